@@ -248,6 +248,9 @@ class Delivery:
                     self._note_offers(worker.receive(reply, index))
             for reply in replies:
                 if isinstance(reply, Exception):
+                    if len(self._queues) > 1:
+                        numbers = ", ".join(map(str, sorted(left)))
+                        reply.add_note(f"{'partition' if len(left) == 1 else 'partitions'} {numbers}")
                     raise reply
         except RefusedError as refused:
             raise self._refuse(*refused.args) from None

@@ -5,8 +5,9 @@ partition that is due; all replies of a round are received before the next one.
 
 1. A page is acknowledged in its partition when all partitions have executed the links that it yielded. So its end is
    told to its own `Worker` only then.
-2. A partition that has lost data taints the pages of all partitions that relied on it. While it is to be joined again,
-   none of these is acknowledged: the reply to its join decides.
+2. A partition that has lost data taints the pages of all partitions that relied on it. While it is silent, or is to be
+   joined again, none of these is acknowledged: its reply decides. After a loss in one partition the others must answer
+   first, too, since they may have gone back with it.
 3. The first partition has the crawl's id, and each call carries it. After EXPIRED another partition is joined again
    when the first one has confirmed its id. A new id there ends the work in all others.
 4. Finished: two rounds of idle exchanges found every partition quiet, and unchanged between its two visits. All first
@@ -17,6 +18,7 @@ partition that is due; all replies of a round are received before the next one.
 7. Local requests wait for each other, and the pages that may have led to them, across partitions.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -41,7 +43,6 @@ class PartitionedWorker:
         self.parts = parts
         self.name = parts[0].name
         self.is_stopping = False
-        self._next = 0  # the partition of the next wish
         # The counts of links in each partition at the beginning of a page.
         self._began: dict[bytes, list[tuple[int, int]]] = {}
         self._acknowledged: dict[int, tuple[bytes, ...]] = {}  # pages in the call under way of a partition
@@ -52,6 +53,8 @@ class PartitionedWorker:
         self._is_settling = False
         self._ends: list[int] = []  # the sequence numbers of the next offers, while a local request was left
         self._to_confirm: set[int] = set()  # partitions that wait for the first one
+        # Partitions whose last call has no reply, and all others after a loss: each round calls them until they answer.
+        self._silent: set[int] = set()
         self._visits: set[int] = set()  # partitions of a round over all of them, whose replies are awaited
         self._quiet: list[int | None] = []  # the findings of the last such round
         self._is_quiet = False
@@ -233,7 +236,7 @@ class PartitionedWorker:
             part.orders = Orders(
                 (first.crawl, first.run, first.origin, b"1" if part.is_stale else b"") if index else Orders().crawl,
                 unsure,
-                must_call=not index and bool(self._to_confirm),
+                must_call=index in self._silent or (not index and bool(self._to_confirm)),
                 is_settling=self._is_settling,
                 may_start=may_start and not self._must_wait(part),
                 is_idle=not busy or busy == [part],
@@ -250,22 +253,27 @@ class PartitionedWorker:
         return calls
 
     def _wishes(self, want: int) -> dict[int, int]:
-        """Return how many requests are wanted of each partition: of those known to have some, one in turn."""
+        """Return how many requests are wanted of each partition: of the one in which the most wait, if some do.
+
+        So all queues become equally long, and each exchange takes many.
+
+        While a partition is silent the engine gets nothing, so nothing is wanted.
+        """
         count = len(self.parts)
-        if not want:
+        if not want or self._silent:
             return {}
-        if self.urgency < self.next_score:
+        if self.urgency < self.next_score < math.inf:
             urgent = min(range(count), key=lambda index: self.parts[index].urgency)
             return {urgent: want}
-        for index in (*range(self._next, count), *range(self._next)):
-            if self.parts[index].waiting:
-                self._next = (index + 1) % count
-                return {index: want}
+        longest = max(range(count), key=lambda index: self.parts[index].pending)
+        if self.parts[longest].pending:
+            return {longest: want}
         return dict.fromkeys(range(count), max(1, want // count))
 
     def _unsure(self) -> frozenset[bytes]:
-        """Return the pages that rely on a partition which is to be joined again."""
-        doubtful = [index for index, part in enumerate(self.parts) if part.phase not in (Phase.WORK, Phase.LEFT)]
+        """Return the pages that rely on a partition which is silent, or is to be joined again."""
+        joining = (index for index, part in enumerate(self.parts) if part.phase not in (Phase.WORK, Phase.LEFT))
+        doubtful = self._silent.union(joining)
         if not doubtful:
             return frozenset()
         pages = [page for part in self.parts for page in part.finished.values()]
@@ -284,6 +292,7 @@ class PartitionedWorker:
     def lose(self, index: int) -> None:
         """Note that the call under way in a partition has no reply, and may be executed late."""
         self.parts[index].lose()
+        self._silent.add(index)
         self._forget_quiet()
 
     # Replies.
@@ -291,6 +300,7 @@ class PartitionedWorker:
     def receive(self, reply: Any, index: int) -> list[tuple[Offer, bool]]:
         """Apply the reply of a partition, see `Worker.receive`."""
         part, forgotten = self.parts[index], self._forgotten
+        self._silent.discard(index)
         had_joined, troubles = part.phase is not Phase.JOIN, len(part.troubles)
         ended = part.receive(reply)
         for member in self._acknowledged.pop(index, ()):
@@ -299,6 +309,7 @@ class PartitionedWorker:
         self._forget_local(forgotten)
         for trouble in part.troubles[troubles:]:
             if trouble in _LOSSES:
+                self._silent.update(set(range(len(self.parts))) - {index})
                 self._taint_others(index, is_all=trouble is not Trouble.FILTER_LOST)
         if index == 0:
             self._note_first(part)

@@ -87,7 +87,7 @@ def send_each(
             return error
 
     at_once = runtime.at_once(len(queues))
-    return lambda worker, calls: list(at_once(partial(send, worker), calls))
+    return lambda worker, calls: list((map if len(calls) == 1 else at_once)(partial(send, worker), calls))
 
 
 def _kept(found: dict[bytes, bytes]) -> Iterator[tuple[bytes, Offer]]:

@@ -637,7 +637,8 @@ class Worker:
                 self.note_others(others)
             return
         self.is_gone = not more[0]
-        if not self._has_lost_a_leave:
+        # Of a finished or stopped crawl, the last worker to leave the first partition deletes the others.
+        if not (self._has_lost_a_leave or (self._deletes and self._leaves_as != "keep")):
             self.troubles.append(self._end_of_crawl(*more))
 
     def _end_of_crawl(self, crawl: bytes, origin: bytes) -> Trouble:

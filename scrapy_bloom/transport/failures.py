@@ -164,10 +164,12 @@ def describe(error: Exception) -> str:
 
     redis-py puts the command before the text of a pipeline's error, and a server puts an unknown command after it. If
     no Sentinel knows a master, redis-py 7 lists the Sentinels' clients with all their options. All of these are cut.
-    URLs lose their credentials. If redis-py can use no node of a cluster, the error is that of a node.
+    URLs lose their credentials. If redis-py can use no node of a cluster, the error is that of a node. The notes of an
+    error, which say where it happened, come first.
     """
     if isinstance(error, BloomError):
         return str(error)
+    where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     error = _reason(error)
     text = str(error).rpartition("caused error: ")[2].partition(", with args beginning with")[0].partition(" : <")[0]
-    return f"{type(error).__name__}: {hide_credentials(text)}"
+    return f"{where}{type(error).__name__}: {hide_credentials(text)}"

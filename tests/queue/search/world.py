@@ -253,7 +253,8 @@ def _frozen(worker: AnyWorker) -> Any:
             for p in w.parts
         ),
         w.is_stopping,
-        w._next,
+        max(range(len(w.parts)), key=lambda index: w.parts[index].pending),
+        frozenset(w._silent),
         tuple((member, tuple(counts)) for member, counts in w._began.items()),
         tuple((tuple(behind.items()), waiting) for behind, waiting in w._waiting),
         tuple(w._unsettled),

@@ -1,0 +1,70 @@
+"""A worker over two partitions, on the scripts in memory. Searches cover the other properties."""
+
+import pytest
+
+from scrapy_bloom.queue.partitioned import PartitionedWorker
+from scrapy_bloom.queue.values import Offer, Phase
+from scrapy_bloom.queue.worker import Worker
+from tests.support.driven import SMALL, Send, Source, in_memory
+from tests.support.script_server import ScriptServer
+
+
+class Driven:
+    """A worker whose rounds a test sends."""
+
+    def __init__(self, name: str, sends: list[Send]) -> None:
+        source = Source(SMALL.of_partition(2))
+        parts = [Worker(name, 60, "project.Shop", source, lambda member: member, partitions=2) for _ in sends]
+        self.worker, self._sends = PartitionedWorker(parts), sends
+
+    def step(self, want: int = 0) -> bool:
+        """Execute a round, if there is one."""
+        calls = self.worker.next_calls(want, is_flush=True)
+        for index, call in calls:
+            self.worker.receive(self._sends[index](self.worker.name, call), index)
+        return bool(calls)
+
+    def work_off(self) -> None:
+        """Execute rounds until there is no news."""
+        while self.step():
+            pass
+
+
+@pytest.fixture
+def sends() -> list[Send]:
+    """Execute calls of both partitions on a server in memory."""
+    server = ScriptServer()
+    return [in_memory(server), in_memory(server, "other")]
+
+
+def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) -> None:
+    """A worker that has left the first partition is told of no loss if another, the last one, deletes the second."""
+    first, last = (Driven(name, sends) for name in ("first", "last"))
+    for driven in (first, last):
+        driven.work_off()
+        driven.worker.leave("finished")
+    first.step()
+    while last.worker.phase is not Phase.LEFT:
+        last.step()
+    assert last.worker.is_deleted
+    while first.worker.phase is not Phase.LEFT:
+        first.step()
+    assert [part.troubles for part in first.worker.parts] == [[], []]
+
+
+def test_nothing_is_wanted_beside_a_silent_partition(sends: list[Send]) -> None:
+    """Each round calls a partition that was silent, until it answers; meanwhile no request is taken from others."""
+    driven = Driven("one", sends)
+    members = [b"%d" % number for number in range(40)]
+    for member in members:
+        driven.worker.offer(Offer(0, member, member))
+    driven.work_off()
+    (index, _), *_ = driven.worker.next_calls(1)
+    driven.worker.lose(index)
+    for _ in range(3):
+        assert [silent for silent, _ in driven.worker.next_calls(16)] == [index]
+        driven.worker.lose(index)
+    assert driven.worker.take() is None
+    driven.step(16)
+    driven.step(16)
+    assert driven.worker.take()
