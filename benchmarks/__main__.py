@@ -28,7 +28,7 @@ from benchmarks.harness.plots import DIRECTORY
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _NAMES = (
     *("streams", "crawls", "memory", "micro", "promise", "importing"),
-    *("fill", "pauses", "field", "turns", "path"),
+    *("fill", "pauses", "field", "turns", "path", "partitions"),
 )
 PARTS = {name: import_module(f"benchmarks.suites.{name}") for name in _NAMES}
 

@@ -36,15 +36,19 @@ Stream = Callable[[], int]
 
 
 class Links:
-    """The links of a crawl's pages through BloomScheduler, which the engine takes as fast as they come."""
+    """The links of a crawl's pages through BloomScheduler, which the engine takes as fast as they come.
 
-    def __init__(self, server: str) -> None:
+    `more` are settings.
+    """
+
+    def __init__(self, server: str, **more: object) -> None:
         settings = {
             "REDIS_URL": server,
             "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
             "BLOOMFILTER_CAPACITY": CAPACITY,
             # No heartbeat falls into a turn.
             "BLOOMFILTER_LEASE": 3600,
+            **more,
         }
         crawler = get_crawler(Spider, settings)
         crawler.spider = Spider.from_crawler(crawler, name="measured")

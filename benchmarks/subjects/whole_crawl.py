@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Protocol
 
 from benchmarks.subjects import timed
 from benchmarks.subjects.before import has_package
 from devtools import round_trips
 from devtools.crawl_process import ROOT, CrawlProcess, Job
-from devtools.servers import Address
 from devtools.spiders import links
 
 # scrapy-redis makes more than a hundred thousand round trips, which take minutes if Redis is far away.
@@ -48,6 +48,17 @@ SETTINGS = {
 _numbers = itertools.count()
 
 
+class Place(Protocol):
+    """A server, or a cluster."""
+
+    @property
+    def url(self) -> str:
+        """The address as REDIS_URL takes it."""
+
+    def client(self, **kwargs: Any) -> Any:
+        """Make a new client."""
+
+
 @dataclass(frozen=True)
 class Crawl:
     """The costs of a crawl, in total over its workers."""
@@ -78,10 +89,12 @@ def serving(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path, *, path: str = str(ROOT)) -> Crawl:
-    """Crawl with `workers` processes, which have this PYTHONPATH, until all have ended."""
+def crawl(
+    kind: str, url: str, workers: int, server: Place, scratch: Path, *, path: str = str(ROOT), **more: object
+) -> Crawl:
+    """Crawl with `workers` processes, which have this PYTHONPATH and more settings, until all have ended."""
     scheduler, dupefilter = KINDS[kind]
-    key = f"bench:crawl:{next(_numbers)}"
+    key = f"{{bench:crawl:{next(_numbers)}}}"
     settings = {
         **SETTINGS,
         "SCHEDULER": f"{timed.__name__}.{scheduler}",
@@ -89,6 +102,7 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path, *, 
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
+        **more,
     }
     job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": "", "PYTHONPATH": path})
     processes = [CrawlProcess(f"worker-{number}", job, scratch) for number in range(workers)]
@@ -103,7 +117,7 @@ def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path, *, 
         if not has_package(path, one.stats[timed.PACKAGE]):
             raise RuntimeError(f"the crawl ran {one.stats[timed.PACKAGE]}, not the package of {path}")
     with server.client(protocol=3) as client:
-        client.delete(*client.scan_iter(f"*{key}:*"), key)
+        client.delete(*client.scan_iter(f"*{key.removesuffix('}')}*"), key)
     stats = [one.stats for one in ended]
     began, end = ([datetime.fromisoformat(each[f"{name}_time"]) for each in stats] for name in ("start", "finish"))
     costs = (timed.SCHEDULER, timed.CPU, round_trips.STAT)

@@ -94,8 +94,8 @@ def test_stopped_and_resumed(valkey: Server, key: str, tmp_path: Path) -> None:
         assert keys_of(client, key) == set()
     assert refused.exit_code == 1
     assert refused.log.splitlines()[-1] == (
-        f"scrapy_bloom: BLOOMFILTER_PARTITIONS = 2: the crawl in the queue '{key}:queue' has 3; set that number, or "
-        "delete the crawl by `scrapy bloom clear`"
+        f"scrapy_bloom: BLOOMFILTER_PARTITIONS = 2: the crawl in the queue '{key}:queue' has 3; set that "
+        "number, also to delete the crawl by `scrapy bloom clear`"
     )
     assert f"The crawl resumes with {waiting} requests in the queue '{key}:queue'" in resumed.log
     assert f"Queued {len(failed)} failed requests of earlier runs again" in again.log

@@ -61,6 +61,11 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
     ),
     "turns": ({"ROUNDS": 1}, len(turns.GOALS) + 1, r"round trips, times before, at most 0.75. Measured 0\.[34]"),
     "path": ({}, 4, r"\| queue/worker.py +\|"),
+    "partitions": (
+        {"ROUNDS": 1, "PARTITIONS": (2,), "CRAWL_ROUNDS": 1, "PAGES": 10, "WORKERS": 1, "MADE_UP_URLS": 1_000},
+        6,
+        r"\| 2 on 3 masters +\|",
+    ),
 }
 # Parts that crawl, or run the package before the switch as well, take up to a minute.
 MARKS = {

@@ -38,7 +38,7 @@ def sends() -> list[Send]:
 
 
 def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) -> None:
-    """A worker that has left the first partition is told of no loss if another, the last one, deletes the second."""
+    """The last worker deletes the second partition, and the other worker reports no loss."""
     first, last = (Driven(name, sends) for name in ("first", "last"))
     for driven in (first, last):
         driven.work_off()
