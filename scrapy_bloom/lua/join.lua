@@ -4,8 +4,8 @@
 -- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
 -- A partition may be left behind by a crawl that ended, or was replaced, while a worker was killed. Requests that wait there
--- are never deleted: they join the crawl. STALE: the partition has a later crawl, so the first one decides again; FORCE
--- tells that it has, since it went back in time.
+-- join the crawl, unless the first partition was flushed: the first worker to join another one continues that. STALE: the
+-- partition has a later crawl, so the first one decides again; FORCE tells that it has, since it went back in time.
 -- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
 -- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
@@ -22,8 +22,8 @@ local function joined()
 end
 
 local departed = not my and call('HGET', DEPARTED, '@' .. ME)
-local before = my or departed and parse(departed)
-  or {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0}
+local NOBODY = {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0}
+local before = my or departed and parse(departed) or NOBODY
 if number <= before.join then
   local is_repeated = my and number == my.join and my.stamp == my.prior and filter_id
   return is_repeated and joined() or {'LATE', news()}
@@ -34,6 +34,11 @@ if others > 0 and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOR
 if crawl.id and stored_partitions ~= partitions then return {'PARTITIONS', stored_partitions} end
 local has_other_id = of_first ~= '' and crawl.id and crawl.id ~= of_first
 if has_other_id and tonumber(crawl.id) > tonumber(of_first) and force ~= '1' then return {'STALE', news()} end
+local is_used = filter_id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1
+if of_first ~= '' then -- the waiting requests of this crawl stay
+  local is_older = has_other_id and tonumber(crawl.id) < tonumber(of_first)
+  flush = origin_of_first == 'flush' and (is_older or not crawl.id and (flush or not is_used))
+end
 local is_remainder = has_other_id and crawl.waiting == 0
 for _, r in pairs(has_other_id and registrations(CRAWL) or {}) do is_remainder = is_remainder and r.held == 0 end
 if not flush and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
@@ -44,13 +49,14 @@ if flush then
   filter.delete(FILTER)
   delete_crawl()
   call('DEL', DEAD, FAILED, DELIVERIES)
-  crawl, audited, others, filter_id = {losses = 0, lost = 0}, 0, 0, nil
+  crawl, audited, others, filter_id = {losses = 0, lost = 0, changed = 0}, 0, 0, nil
+  my, departed, before = nil, nil, NOBODY
 elseif is_remainder then
   delete_crawl()
-  crawl, audited, filter_id, filter_secret = {losses = 0, lost = 0}, 0, filter.describe(FILTER)
+  crawl, audited, filter_id, filter_secret = {losses = 0, lost = 0, changed = 0}, 0, filter.describe(FILTER)
 elseif my and stamp ~= my.stamp then
   note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
-elseif not crawl.id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1 then
+elseif not crawl.id and is_used then
   note_loss(0) -- the end of a crawl would have removed the user: Redis has lost the registrations, and their leases
 end
 if not filter_id then
@@ -64,7 +70,6 @@ local is_first = not crawl.id
 if of_first ~= '' then crawl.id, run, origin = of_first, run_of_first, origin_of_first
 elseif is_first then crawl.id, origin = string.format('%.0f', NOW), flush and 'flush' or 'new' end
 if of_first == '' and (is_first or is_new and others == 0) then run = string.format('%.0f', NOW) end
-crawl.changed = NOW
 if is_new then
   -- Dead letters that no worker died with could not be read; perhaps this worker can.
   local dead, back = entries_of(DEAD), {}

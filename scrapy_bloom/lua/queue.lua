@@ -6,7 +6,7 @@
 -- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter
 --             and partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field waiting has the
 --             requests in the queue after the last script, or -1 if others take requests, too; changed is the time of
---             the last script that changed more than contacts.
+--             the last exchange that changed more than contacts.
 -- departed    hash: registrations of workers that left, or died
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
 -- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
@@ -127,7 +127,7 @@ local function depart(worker, r)
   move(STEM .. 'taken:' .. worker, QUEUE)
   call('HDEL', SUSPECTS, worker)
   call('HDEL', CRAWL, '@' .. worker)
-  r.held, r.took, r.suspect, r.contact, crawl.changed = 0, 0, 0, NOW, NOW
+  r.held, r.took, r.suspect, r.contact = 0, 0, 0, NOW
   write(DEPARTED, '@' .. worker, text_of(r))
 end
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search import mistakes
+from tests.support.running import AnyWorker
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Mistake:
 
     kind: str
     seed: int
-    worker: type[Worker] = Worker
+    worker: type[AnyWorker] = Worker
     wrong: dict[str, str] = field(default_factory=dict)
 
 
@@ -45,5 +46,15 @@ MISTAKES = {
     "a first death makes a dead letter": Mistake("poison", 325, wrong={"elseif member == suspect and": "elseif"}),
     "a suspect without its name fails an exchange": Mistake(
         "poison", 127, wrong={"if not suspect or not call(": "if not call("}
+    ),
+    "acknowledged before all partitions have the links": Mistake("kill/2", 18, mistakes.AcknowledgesAlone),
+    "pages whose links another partition lost are acknowledged": Mistake("loss/2", 3, mistakes.TaintsNoOthers),
+    "a new crawl does not end the work in other partitions": Mistake("flush/2", 8, mistakes.WorksOnInOthers),
+    "a partition is joined again without the first one": Mistake("double/5", 3, mistakes.RejoinsUnconfirmed),
+    "pages that led to forgotten local requests are acknowledged": Mistake("local/2", 10, mistakes.ForgetsLocalAlone),
+    "a late flush deletes requests of the new crawl": Mistake(
+        "flush/5",
+        78,
+        wrong={"flush = origin_of_first == 'flush' and (is_older or not crawl.id and (flush or not is_used))": ""},
     ),
 }

@@ -25,6 +25,12 @@ class Places:
         self.keys = [keys for spider in range(len(QUEUES)) for keys in keys_of(spider, partitions)]
         self.filters = [name for _, name in keys_of(0, partitions)]
 
+    def pages_of(self, queue: str) -> set[int]:
+        """Return the pages of a queue's partition."""
+        count = len(self.filters)
+        index = [each for each, _ in self.keys].index(queue) % count
+        return {page for page in range(len(self._site.links)) if (crc32(b"%d" % page) >> 16) % count == index}
+
     def call(self, *arguments: Any) -> Any:
         return self._server.data.call(*arguments)
 

@@ -15,8 +15,8 @@ from tests.support.script_server import ScriptServer
 
 # Unix time at which each simulation begins, in microseconds.
 BEGIN = 1_700_000_000_000_000
-# Called with a worker, its call and the reply, when the server has executed it.
-Listener = Callable[[str, Call, Any], None]
+# Called with a worker, its call, the key of the queue and the reply, when the server has executed it.
+Listener = Callable[[str, Call, str, Any], None]
 
 
 class Server:
@@ -115,11 +115,11 @@ class Server:
 
 
 class Client:
-    """A Redis client of one process. `call` is the worker's call that the next command carries."""
+    """A Redis client of one process. `call` is the worker's call that the next command carries, and its queue."""
 
     def __init__(self, server: Server, slowness: float, listen: Listener) -> None:
         self._server, self._slowness, self._listen = server, slowness, listen
-        self.call: tuple[str, Call] | None = None
+        self.call: tuple[str, Call, str] | None = None
 
     def disconnect_connection_pools(self) -> None:
         """Do nothing: no reply of an earlier command is read by a later one."""
@@ -143,5 +143,5 @@ class SimulatedQueue(RequestQueue):
 
     def send(self, worker: str, call: Call) -> Any:
         """Execute a call of a worker, and return the script's reply."""
-        self._client.call = worker, call
+        self._client.call = worker, call, self.keys.queue
         return super().send(worker, call)

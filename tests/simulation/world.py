@@ -103,6 +103,8 @@ class World:
         self.interrupted: Counter[int] = Counter()
         self.is_reported = False
         self.has_lost = self.has_evicted = self._has_lost_crawl = False
+        # The queue and the crawl of each join.
+        self._crawls: set[tuple[str, bytes]] = set()
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         # When each worker was executed last, and when it came back after more than its lease.
@@ -155,7 +157,7 @@ class World:
         if times > 1 + hits + (page in self.failed):
             self.found("fetched again", f"{page} was fetched {times} times, with {hits} faults")
 
-    def executed(self, worker: str, call: Call, reply: Any) -> None:
+    def executed(self, worker: str, call: Call, queue: str, reply: Any) -> None:
         """Note a call that the server has executed."""
         self.outcome.calls += 1
         name = call.script
@@ -179,8 +181,10 @@ class World:
                 self.hits += 1
                 self._note_interrupted(alive)
                 self.log(f"presumes {alive.name} dead, which is alive", worker)
-        if name == "join" and call.arguments[5] and reply[0] == b"OK" and reply[7] == self.server.data.time:
-            self._note_flush()
+        if name == "join" and reply[0] == b"OK" and (queue, reply[2]) not in self._crawls:
+            self._crawls.add((queue, reply[2]))
+            if reply[4] == b"flush":
+                self._note_flush(queue)
         if name == "leave" and reply[0] == b"LEFT":
             self._works.pop(worker, None)
         if name == "leave" and reply[0] == b"LEFT" and reply[2]:
@@ -241,11 +245,12 @@ class World:
             self.found_pages -= gone  # of a crawl that others have ended, who took this worker for dead
         self.hits += 1
 
-    def _note_flush(self) -> None:
-        self.log("FLUSHED")
+    def _note_flush(self, queue: str) -> None:
+        self.log(f"FLUSHED {queue}")
         # A worker of another spider finds its filter lost: its page may be fetched as often as after an eviction.
         self.hits += self.plan.spiders
-        self._begin_generation(self.places.stored() | self.places.held_by_all())
+        pages = self.places.pages_of(queue)
+        self._begin_generation(self.places.stored() | self.places.held_by_all(), pages)
 
     def _note_deletion(self, process: Process, crawl: bytes, mode: str) -> None:
         """Check the deletion of a crawl."""
@@ -272,17 +277,16 @@ class World:
         ]
         if using and not self.has_lost:
             self.found("filter deleted", f"{process.name} deletes the filter, which {', '.join(using)} use")
-        self._begin_generation(held, process)
+        self._begin_generation(held, {*range(self.plan.pages)}, process)
 
-    def _begin_generation(self, held: set[int], deleting: Process | None = None) -> None:
-        """Begin anew with the pages of the workers. No rollback crosses this moment."""
+    def _begin_generation(self, held: set[int], pages: set[int], deleting: Process | None = None) -> None:
+        """Begin anew with those of some pages that the workers hold. No rollback crosses this moment."""
         checks.check_report(self, deleting)
         ended_ones = [int(member) for process in self.alive for member in ended(process.worker)]
-        self.found_pages, self.fetched, self.exempt = (
-            self.found_pages & (held | {*ended_ones}),
-            Counter(ended_ones),
-            set(),
-        )
+        self.found_pages -= pages - held - {*ended_ones}
+        self.exempt -= pages
+        others = {page: times for page, times in self.fetched.items() if page not in pages}
+        self.fetched = Counter([page for page in ended_ones if page in pages]) + Counter(others)
         self._snapshots.clear()
 
     # The crawl.

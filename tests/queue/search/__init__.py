@@ -12,13 +12,18 @@ from tests.queue.search.moves import Crawl
 from tests.queue.search.scenarios import scripts
 from tests.queue.search.world import Scenario
 from tests.support.explore import BrokenPromiseError, Found, explore
+from tests.support.running import AnyWorker
 
 TOO_MANY = "too many states"
 _MOST_STEPS = 5_000
 
 
 def search(
-    scenario: Scenario, *, worker: type[Worker] = Worker, texts: dict[str, str] | None = None, limit: int = 3_000_000
+    scenario: Scenario,
+    *,
+    worker: type[AnyWorker] = Worker,
+    texts: dict[str, str] | None = None,
+    limit: int = 3_000_000,
 ) -> tuple[Found, int]:
     """Visit the states of a scenario until a promise is broken.
 
@@ -51,7 +56,7 @@ def walk(crawl: Crawl, draw: random.Random, chance: float | None = None) -> None
     chance = draw.choice([0.02, 0.1, 0.3]) if chance is None else chance
     state, steps = crawl.start(), 0
     while not crawl.is_end(state):
-        moves = list(crawl.moves(state))
+        moves = crawl.known_moves(state)
         is_fault = draw.random() < chance
         state = draw.choice([move for move in moves if move.is_fault is is_fault] or moves).state
         steps += 1

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scrapy_bloom.queue.partitioned import PartitionedWorker, Waiting
 from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
+from tests.support.running import AnyWorker
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Mistake:
     """
 
     scenario: Scenario
-    worker: type[Worker] = Worker
+    worker: type[AnyWorker] = Worker
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     walks: int = 500
     seed: int = 1
@@ -162,6 +164,69 @@ class RelativelyTrusting(Worker):
 
     def _rejoin(self, crawl: bytes, origin: bytes, filter_id: bytes, replaced: int, restored: int | None) -> None:
         super()._rejoin(crawl, origin, filter_id, replaced, None if replaced else restored)
+
+
+class AcknowledgesAlone(PartitionedWorker):
+    """Acknowledges a page before all partitions have executed its links."""
+
+    def _wait(self, waiting: Waiting) -> None:
+        if self._is_settling:
+            super()._wait(waiting)
+        else:
+            self._end(waiting)
+
+
+class FinishesAfterOneRound(PartitionedWorker):
+    def _note_visit(self, index: int) -> None:
+        super()._note_visit(index)
+        self._is_quiet = bool(self._quiet) and None not in self._quiet
+
+
+class FinishesInSpiteOfChanges(PartitionedWorker):
+    def _note_visit(self, index: int) -> None:
+        before = self._quiet
+        super()._note_visit(index)
+        self._is_quiet = bool(before) and None not in (*before, *self._quiet)
+
+
+class TaintsNoOthers(PartitionedWorker):
+    def _taint_others(self, index: int, *, is_all: bool) -> None:
+        pass
+
+
+class RejoinsUnconfirmed(PartitionedWorker):
+    def receive(self, reply: Any, index: int) -> list[tuple[Offer, bool]]:
+        ended = super().receive(reply, index)
+        self._to_confirm.clear()
+        return ended
+
+
+class WorksOnInOthers(PartitionedWorker):
+    def _note_first(self, first: Worker) -> None:  # noqa: ARG002
+        self._to_confirm.clear()
+
+
+class StartsSuspectsBesideOthers(PartitionedWorker):
+    def _must_wait(self, part: Worker) -> bool:  # noqa: ARG002
+        return False
+
+
+class IgnoresLocalOfOthers(PartitionedWorker):
+    def _settle(self) -> None:
+        pass
+
+
+class ForgetsLocalAlone(PartitionedWorker):
+    def _forget_local(self, before: int) -> None:
+        pass
+
+
+class IsIdleAlone(Worker):
+    """Calls itself idle although it holds requests of other partitions."""
+
+    def _call_exchange(self, *args: Any, **more: Any) -> Call:
+        self.orders = self.orders._replace(is_idle=True)
+        return super()._call_exchange(*args, **more)
 
 
 _SKIPS_EQUAL_LEASES = """
@@ -327,5 +392,20 @@ MISTAKES = {
         Scenario(((1, 2), (), (1,)), ((0,), (0,)), 1, ("false",), want=3, at_once=2, unfiltered=2),
         texts={"exchange": ("if holds[i] ~= '' then call('ZREM'", "if true then call('ZREM'")},
         is_long=True,
+    ),
+    "partitions, a suspect on its last delivery runs beside others": Mistake(
+        SCENARIOS["partitions, poison, two at once"], StartsSuspectsBesideOthers
+    ),
+    "partitions, local requests of others are ignored": Mistake(
+        SCENARIOS["partitions, local, any"], IgnoresLocalOfOthers, seed=44
+    ),
+    "partitions, finished after one round": Mistake(
+        Scenario(TINY, ((1,), (0,)), partitions=2), FinishesAfterOneRound, walks=0
+    ),
+    "partitions, finished in spite of changes": Mistake(
+        Scenario(TINY, ((1,), (0,)), partitions=2), FinishesInSpiteOfChanges, walks=0
+    ),
+    "partitions, idle although another one is busy": Mistake(
+        Scenario(TINY, ((0,), ()), partitions=2), IsIdleAlone, walks=0
     ),
 }

@@ -54,6 +54,7 @@ class Crawl:
     def __init__(self, model: Model) -> None:
         self.model, self.scenario = model, model.scenario
         self.most_fetched = 0
+        self._known: dict[State, list[Move[State]]] = {}
 
     def start(self) -> State:
         """Return the first state."""
@@ -73,6 +74,12 @@ class Crawl:
             return False
         promises.check_end(now, lives)
         return True
+
+    def known_moves(self, state: State) -> list[Move[State]]:
+        """Return all moves from a state, and remember them for walks that come back to it."""
+        if state not in self._known:
+            self._known[state] = list(self.moves(state))
+        return self._known[state]
 
     def moves(self, state: State) -> Moves:
         """Yield all moves from a state."""
@@ -216,10 +223,10 @@ class Crawl:
             promises.check_leave(Now(self.model, now.state), w, call, reply)
             if reply[0] == b"LEFT" and reply[2]:
                 promises.note_deletion(now, w, call.arguments[1])
-        if call.script == "join" and reply[0] == b"OK" and now.see(w).life == "alive":
-            is_first_time = reply[7] == now.seen_server().time
-            if call.arguments[5] and is_first_time and now.seen_worker(w).parts[index]._flush:
-                promises.note_flush(now)
+        if call.script == "join" and reply[0] == b"OK":
+            before = Now(self.model, now.state).seen_server().call("HGET", key(queue, "crawl"), "id")
+            if reply[4] == b"flush" and reply[2] != before:
+                promises.note_flush(now, queue)
         return reply
 
     def _operate(self, state: State, w: int) -> Moves:

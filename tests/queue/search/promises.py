@@ -148,10 +148,18 @@ def note_loss(now: Now, kind: str) -> None:
     )
 
 
-def note_flush(now: Now) -> None:
-    """Note a flush: the pages that only the server had are deleted on purpose, and all are new."""
-    found = now.oracle.found & (now.stored() | now.held_by_all())
-    now.put(found=found, fetched=just_fetched(now), exempt=0, owed=0, failed=0)
+def note_flush(now: Now, queue: str) -> None:
+    """Note a flush of a queue: the pages that only the server had are deleted on purpose, and all are new."""
+    s, oracle = now.scenario, now.oracle
+    flushed = union(1 << page for page in range(len(s.links)) if s.filter_of(page) == FILTERS[queue])
+    held, ended_ones = now.stored() | now.held_by_all(), just_fetched(now)
+    now.put(
+        found=oracle.found & (held | ~flushed),
+        fetched=tuple(ended_ones[p] if flushed >> p & 1 else times for p, times in enumerate(oracle.fetched)),
+        exempt=oracle.exempt & ~flushed,
+        owed=oracle.owed & ~flushed,
+        failed=oracle.failed & ~flushed,
+    )
     now.drop_snapshot()
 
 

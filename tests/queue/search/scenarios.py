@@ -159,6 +159,7 @@ SCENARIOS = {
             "crash, one joins late": Scenario(TINY, ((0,),) * 3, 1, ("crash",), late=(1,), spare=(2,)),
             "flushall": spare(TINY, 1, ("flushall",), most=3),
             "flush by another": Scenario(TINY, ((0,), (0,)), anew=(1,), most=3),
+            "flush by another, one joins late": Scenario(((), (2,), ()), ((1,),) * 3, anew=(1,), late=(2,), most=3),
             "flush by another, crash": Scenario(TINY, ((0,),) * 3, 1, ("crash",), anew=(1,), spare=(2,), most=3),
             "lost one queue": spare(SMALL, 1, ("queue", "queue 1"), most=3),
             "lost one filter": spare(SMALL, 1, ("filter", "filter 1"), most=3),
