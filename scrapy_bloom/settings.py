@@ -98,7 +98,7 @@ class BloomSettings:
             )
         read = cls(**values, always=_patterns(settings.get(ALWAYS)))
         # Some values are invalid only together.
-        read.parameters()
+        read.parameters().require_size(read.partitions)
         return read
 
     def parameters(self) -> FilterParameters:

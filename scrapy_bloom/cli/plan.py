@@ -40,7 +40,11 @@ def make_plan(parameters: FilterParameters, partitions: int = 1) -> dict[str, An
 
     `expected_false_positives` sums the error rates that new requests meet while the filter fills.
     """
-    sizes, capacity, ttl = parameters.of_partition(partitions).sizes(), parameters.capacity, parameters.ttl
+    sizes, capacity, ttl = (
+        parameters.require_size(partitions).of_partition(partitions).sizes(),
+        parameters.capacity,
+        parameters.ttl,
+    )
     first, layers = sizes[0], LIVE_GENERATIONS if ttl else 1
     memory_bytes = partitions * layers * first.memory_bytes
     loads = (capacity / partitions / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))

@@ -122,7 +122,7 @@ class BloomFilter(BaseBloomFilter):
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
-        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint)
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
         super().__init__(key_as_text(key), parameters, cache_size)
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")

@@ -55,7 +55,8 @@ class MemoryBloomFilter(BaseBloomFilter):
         fingerprint: str = "bytes",
         cache_size: int = options.CACHE_SIZE.default,
     ) -> None:
-        super().__init__("memory", FilterParameters(capacity, error_rate, expansion, ttl, fingerprint), cache_size)
+        parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
+        super().__init__("memory", parameters, cache_size)
         self._sizes = self.parameters.sizes()
         self._secret = hashing.new_secret().encode()
         self._layers: list[_Layer] = []

@@ -38,15 +38,6 @@ class FilterParameters:
         for name, value in self.arguments().items():
             if name in options.BY_NAME:
                 object.__setattr__(self, name, options.BY_NAME[name].read(value))
-        # The minimum of any filter; a blocked one takes about a tenth more.
-        needed = self.capacity * -math.log2(self.error_rate) / math.log(2) / 8
-        if needed > sizing.MAX_LAYER_BYTES:
-            raise ConfigError(
-                f"{options.CAPACITY.label} = {self.capacity!r}: with {options.ERROR_RATE.label} = "
-                f"{as_number(self.error_rate)} such a filter would take {needed / 1e9:,.0f} GB; the limit is "
-                f"{sizing.MAX_LAYER_BYTES / 1e9:.0f} GB. Set the expected number of different requests, or a larger "
-                "error rate"
-            )
 
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""
@@ -59,6 +50,23 @@ class FilterParameters:
         """
         share = self.capacity / count
         return self if count == 1 else replace(self, capacity=math.ceil(share + 4 * math.sqrt(share)))
+
+    def require_size(self, partitions: int = 1) -> Self:
+        """Return these parameters, if a partition's filter is not too large.
+
+        Raises:
+            ConfigError: it is.
+        """
+        # The minimum of any filter; a blocked one takes about a tenth more.
+        needed = self.of_partition(partitions).capacity * -math.log2(self.error_rate) / math.log(2) / 8
+        if needed > sizing.MAX_LAYER_BYTES:
+            raise ConfigError(
+                f"{options.CAPACITY.label} = {self.capacity!r}: with {options.ERROR_RATE.label} = "
+                f"{as_number(self.error_rate)} such a filter would take {needed / 1e9:,.0f} GB; the limit is "
+                f"{sizing.MAX_LAYER_BYTES / 1e9:.0f} GB. Set the expected number of different requests, a larger "
+                "error rate, or more partitions (BLOOMFILTER_PARTITIONS)"
+            )
+        return self
 
     def sizes(self) -> list[sizing.LayerSize]:
         """Return the sizes of the layers; this takes a tenth of a second."""
