@@ -41,6 +41,10 @@ _TROUBLES = {
         "Redis has lost requests of the queue %r, perhaps also start requests, of which a worker remembers the last "
         "10,000. The pages of earlier ones may be missed. " + _START_OVER
     ),
+    Trouble.LINKS_LOST: (
+        "If this partition of the queue %r went back alone, it has lost links of pages that were acknowledged in other "
+        "partitions. Their pages may be missed. " + _START_OVER
+    ),
     Trouble.FILTER_LOST: (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
         "continues with a new filter, and may fetch the pages of the lost one again"
@@ -97,7 +101,7 @@ class QueueReport:
         worker = self._worker
         while worker.troubles:
             trouble = worker.troubles.pop(0)
-            is_loss = trouble in (Trouble.LOST, Trouble.STARTS_LOST)
+            is_loss = trouble in (Trouble.LOST, Trouble.STARTS_LOST, Trouble.LINKS_LOST)
             self.warnings.warn(
                 _TROUBLES[trouble], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING
             )

@@ -7,7 +7,7 @@ partition that is due; all replies of a round are received before the next one.
    told to its own `Worker` only then.
 2. A partition that has lost data taints the pages of all partitions that relied on it. While it is silent, or is to be
    joined again, none of these is acknowledged: its reply decides. After a loss in one partition the others must answer
-   first, too, since they may have gone back with it.
+   first, too, since they may have gone back with it. Links of acknowledged pages may be lost, which is reported.
 3. The first partition has the crawl's id, and each call carries it. After EXPIRED another partition is joined again
    when the first one has confirmed its id. A new id there ends the work in all others.
 4. Finished: two rounds of idle exchanges found every partition quiet, and unchanged between its two visits. All first
@@ -308,9 +308,7 @@ class PartitionedWorker:
                 self._began.pop(member, None)
         self._forget_local(forgotten)
         for trouble in part.troubles[troubles:]:
-            if trouble in _LOSSES:
-                self._silent.update(set(range(len(self.parts))) - {index})
-                self._taint_others(index, is_all=trouble is not Trouble.FILTER_LOST)
+            self._note_trouble(index, trouble)
         if index == 0:
             self._note_first(part)
         elif part.is_stale or (had_joined and part.phase is Phase.JOIN):
@@ -352,8 +350,14 @@ class PartitionedWorker:
         began, (pushes, drops) = self._began.get(page.entry.member), self.parts[index].counts
         return began is None or began[index][1] != drops or (is_all and began[index][0] != pushes)
 
-    def _taint_others(self, index: int, *, is_all: bool) -> None:
-        relied = partial(self._relies_on, index, is_all=is_all)
+    def _note_trouble(self, index: int, trouble: Trouble) -> None:
+        """After the loss of a partition, taint the pages of the others that relied on it, which must answer first."""
+        if trouble not in _LOSSES:
+            return
+        if trouble is Trouble.ROLLED_BACK:  # perhaps this partition alone
+            self.parts[index].troubles.append(Trouble.LINKS_LOST)
+        self._silent.update(set(range(len(self.parts))) - {index})
+        relied = partial(self._relies_on, index, is_all=trouble is not Trouble.FILTER_LOST)
         for part in self.parts:
             if part is not self.parts[index]:
                 part.taint(relied, is_leased=True)

@@ -53,6 +53,7 @@ class Trouble(Enum):
     PRESUMED_DEAD = "presumed dead"
     FILTER_LOST = "filter lost"
     STARTS_LOST = "starts lost"
+    LINKS_LOST = "links lost"
 
 
 class RefusedError(Exception):

@@ -205,7 +205,7 @@ class World:
 
     # The effects of the faults.
 
-    def _note_loss(self, kind: str) -> None:
+    def _note_loss(self, kind: str, *, is_one: bool = False) -> None:
         """Exempt the pages of the server alone, which has just lost something."""
         there = self.places.stored() | self.places.held_by_all()
         keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
@@ -214,7 +214,8 @@ class World:
                 for part, (queue, _) in zip(each.worker.parts, self._keys_of(each), strict=True):
                     is_same = self.places.call("HGET", QueueKeys(queue).crawl, "id") == part.crawl
                     there |= {int(offer.member) for _, offer in part._started} if is_same else set()
-        keeps = self.site.closure(there) if kind in ("flushall", "rollback") else keeps
+        # A page that another partition knows as done, or is about to, does not lead to its links again.
+        keeps = self.site.closure(there) if kind in ("flushall", "rollback") and not is_one else keeps
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
@@ -363,12 +364,29 @@ class World:
         elif fault.kind in ("flushall", "rollback"):
             earlier = self._snapshots.get(fault.number)
             if fault.kind == "flushall" or earlier is not None:
-                self.server.restart(ScriptServer() if earlier is None else earlier.copy())
-                self._note_loss(fault.kind)
+                data = ScriptServer() if earlier is None else earlier.copy()
+                is_one = earlier is not None and self.plan.partitions > 1 and chance.random() < 0.5
+                if is_one:
+                    self._keep_others(data, chance.randrange(self.plan.partitions))
+                self.server.restart(data)
+                self._note_loss(fault.kind, is_one=is_one)
         elif fault.kind == "evict":
             self._evict(chance)
         elif self.alive:
             self._strike(process or chance.choice(self.alive), fault, chance)
+
+    def _keep_others(self, data: ScriptServer, index: int) -> None:
+        """Change an earlier server so that only one partition goes back in time."""
+        names = [name for keys in self.places.keys[index :: self.plan.partitions] for name in keys]
+        beginnings = tuple(f"{{{name}}}".encode() for name in names)
+        present = self.server.data.copy()
+        for key in {*data._values, *present._values}:
+            if key.decode() not in names and not key.startswith(beginnings):
+                data.call("DEL", key)
+                if key in present._values:
+                    data._values[key] = present._values[key]
+                if key in present._expiries:
+                    data._expiries[key] = present._expiries[key]
 
     def _strike(self, process: Process, fault: Fault, chance: Random) -> None:
         self.log(f"{fault}", process.name)

@@ -3,7 +3,7 @@
 import pytest
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker
-from scrapy_bloom.queue.values import Offer, Phase
+from scrapy_bloom.queue.values import Offer, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.support.driven import SMALL, Send, Source, in_memory
 from tests.support.script_server import ScriptServer
@@ -68,3 +68,18 @@ def test_nothing_is_wanted_beside_a_silent_partition(sends: list[Send]) -> None:
     driven.step(16)
     driven.step(16)
     assert driven.worker.take()
+
+
+def test_a_partition_that_went_back_alone_is_a_loss() -> None:
+    """Its links of pages that another partition has acknowledged are gone, and no page leads to them again."""
+    here, there = ScriptServer(), ScriptServer()
+    driven = Driven("one", [in_memory(here), in_memory(there, "other")])
+    driven.work_off()
+    earlier = there.copy()
+    for member in (b"0", b"1"):  # one in each partition
+        driven.worker.offer(Offer(0, member, member))
+    driven.work_off()
+    driven._sends[1] = in_memory(earlier, "other")
+    driven.worker.offer(Offer(0, b"2", b"2"))
+    driven.work_off()
+    assert [part.troubles for part in driven.worker.parts] == [[], [Trouble.ROLLED_BACK, Trouble.LINKS_LOST]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker, Waiting
-from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page
+from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
@@ -190,7 +190,7 @@ class FinishesInSpiteOfChanges(PartitionedWorker):
 
 
 class TaintsNoOthers(PartitionedWorker):
-    def _taint_others(self, index: int, *, is_all: bool) -> None:
+    def _note_trouble(self, index: int, trouble: Trouble) -> None:
         pass
 
 
