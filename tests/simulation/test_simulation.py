@@ -6,8 +6,9 @@ from tests.simulation.mistakes import MISTAKES
 from tests.simulation.plan import KINDS, plan_for
 from tests.simulation.world import simulate
 
-# Crawls of each kind: five seconds of CPU for all kinds.
+# Crawls of each kind, and of each in partitions, which take several times as long.
 _CRAWLS = 8
+_PARTITIONED_CRAWLS = 2
 # Crawls that look for a wrong design; the first one finds it, unless the package takes another course.
 _MISTAKEN = 400
 
@@ -15,7 +16,8 @@ _MISTAKEN = 400
 @pytest.mark.parametrize("kind", KINDS)
 def test_kind(kind: str) -> None:
     """No crawl of a kind has a problem."""
-    outcomes = [simulate(plan_for(kind, seed)) for seed in range(_CRAWLS)]
+    count = _PARTITIONED_CRAWLS if "/" in kind else _CRAWLS
+    outcomes = [simulate(plan_for(kind, seed)) for seed in range(count)]
     failing = {outcome.plan.seed: outcome.problems for outcome in outcomes if outcome.problems}
     assert not failing, f"python -m tests.simulation --shrink --kind {kind} --seed {next(iter(failing))}"
 
