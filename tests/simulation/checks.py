@@ -52,7 +52,7 @@ def _check_worker(world: "World", process: Process, worker: Worker, values: list
 
 def check_report(world: "World", deleting: Process | None = None) -> None:
     """A loss of requests is reported, if a worker that was alive has come to its end, or deletes the crawl now."""
-    missed = world.exempt - set(world.fetched)
+    missed = world.exempt - set(world.fetched) - world.places.kept()
     has_ended = any(each.how in ("finished", "stopped") or each is deleting for each in world.witnesses)
     if missed and has_ended and not world.is_reported:
         world.found("lost in silence", f"{sorted(missed)} were lost, and no worker has reported it")

@@ -49,8 +49,7 @@ MISTAKES = {
     ),
     "acknowledged before all partitions have the links": Mistake("kill/2", 18, mistakes.AcknowledgesAlone),
     "pages whose links another partition lost are acknowledged": Mistake("loss/2", 3, mistakes.TaintsNoOthers),
-    "a new crawl does not end the work in other partitions": Mistake("flush/2", 8, mistakes.WorksOnInOthers),
-    "a partition is joined again without the first one": Mistake("double/5", 3, mistakes.RejoinsUnconfirmed),
+    "a partition is joined again without the first one": Mistake("double/2", 39, mistakes.RejoinsUnconfirmed),
     "pages that led to forgotten local requests are acknowledged": Mistake("local/2", 10, mistakes.ForgetsLocalAlone),
     "a late flush deletes requests of the new crawl": Mistake(
         "flush/5",

@@ -172,7 +172,8 @@ class World:
             self._returned.pop(worker, None)  # Redis has lost its registration
         if name == "exchange" and reply[0] == b"OK":
             process.is_executed |= process.awaited is call
-            self._works[worker] = call.arguments[1]
+            # A join of the first partition alone makes no worker that others wait for.
+            self._works |= {worker: call.arguments[1]} if queue in QUEUES else {}
         for dead in told[3][::3] if told else ():
             self._works.pop(dead.decode(), None)
             if self.hub.now - self._returned.get(worker, -math.inf) < self.plan.lease:

@@ -201,11 +201,6 @@ class RejoinsUnconfirmed(PartitionedWorker):
         return ended
 
 
-class WorksOnInOthers(PartitionedWorker):
-    def _note_first(self, first: Worker) -> None:  # noqa: ARG002
-        self._to_confirm.clear()
-
-
 class StartsSuspectsBesideOthers(PartitionedWorker):
     def _must_wait(self, part: Worker) -> bool:  # noqa: ARG002
         return False
