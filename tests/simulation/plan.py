@@ -129,6 +129,8 @@ def plan_for(kind: str, seed: int) -> Plan:
     # Equal seeds of two kinds draw other crawls.
     chance = Random(f"{kind} {seed}")
     plan = replace(_KINDS[of_one](_common(kind, seed, chance), chance), partitions=int(partitions or 1))
+    # A filter that expires between two rounds over all partitions makes them begin anew, perhaps without an end.
+    plan = replace(plan, ttl=plan.ttl * 4 * (plan.partitions - 1) or plan.ttl)
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
     timeout = min(plan.timeout, plan.lease / 2)
