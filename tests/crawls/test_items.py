@@ -130,9 +130,9 @@ def rpush(permission: str) -> Any:
 
 
 def block(client: redis.Redis, key: str) -> None:
-    """Put a value of another type in the place of the items."""
-    client.rename(f"{key}:items", f"{key}:items-before")
-    client.set(f"{key}:items", "no list")
+    """Put a value of another type in the place of the items, between two of the crawl's commands."""
+    with client.pipeline(transaction=True) as swap:
+        swap.rename(f"{key}:items", f"{key}:items-before").set(f"{key}:items", "no list").execute()
 
 
 def unblock(client: redis.Redis, key: str) -> None:
