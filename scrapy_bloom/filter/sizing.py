@@ -26,7 +26,7 @@ UNLIMITED = 10**12
 _MAX_LAYERS = 64
 # A smaller number of hashes saves time, for up to 3 % more bits.
 _BITS_ALLOWANCE = 1.03
-_PRECISION = 1.0005
+_PRECISION = 1e-4
 _ROUNDING_ALLOWANCE = 1.02
 # The server's overhead in a string's allocation; 64 also covers the metadata that Valkey embeds.
 _STRING_OVERHEAD = 64
@@ -94,12 +94,14 @@ def fill_ratio(load: float, hashes: int) -> float:
 @cache
 def _load(rate: float, hashes: int) -> float:
     """Return the mean load of blocks at an error rate, at most that of a filter without blocks (Bloom, 1970)."""
-    high = -BLOCK_BITS / hashes * math.log1p(-(rate ** (1 / hashes)))
-    low = high / 8
-    while high / low > _PRECISION:
-        load = math.sqrt(low * high)
-        low, high = (load, high) if error_rate(load, hashes)[0] <= rate else (low, load)
-    return low
+    before = -BLOCK_BITS / hashes * math.log1p(-(rate ** (1 / hashes)))
+    error, load = math.log(error_rate(before, hashes)[0]), before * 0.7
+    # By the secant method: the logarithm of the rate is almost linear in that of the load.
+    while abs(load / before - 1) > _PRECISION:
+        last, error = error, math.log(error_rate(load, hashes)[0])
+        slope = (error - last) / math.log(load / before)
+        before, load = load, load * math.exp((math.log(rate) - error) / slope)
+    return load * (1 - _PRECISION)
 
 
 @cache
@@ -119,7 +121,7 @@ def layer_size(room: int, rate: float) -> LayerSize:
         mean, deviation = error_rate(room / blocks, hashes)
         if mean + 3 * deviation / math.sqrt(blocks) <= rate:
             return LayerSize(room, blocks, hashes, _span(blocks))
-        blocks += math.ceil(blocks / 500)
+        blocks += math.ceil(blocks / 2000)
 
 
 def sizes(capacity: int, rate: float, expansion: int, ttl: float | None) -> list[LayerSize]:

@@ -17,10 +17,10 @@ from tests.support.selection import long_unless
 # Scenarios of which all states are few.
 SMALL = ("no fault", "no fault, a page that leads to itself", "poison, two at once")
 # The states that one scenario visits here; `python -m tests.queue.search` visits them all.
-LIMIT = 20_000
+LIMIT = 4_000
 WALKS = 5
 # A state of two partitions takes five times as long, and there are far more: `make simulate` has whole crawls of them.
-PARTITIONED_LIMIT = 2_000
+PARTITIONED_LIMIT = 1_000
 PARTITIONED_WALKS = 2
 PAGES = 12
 
