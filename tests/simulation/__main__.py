@@ -1,4 +1,4 @@
-"""Simulate crawls: `python -m tests.simulation [--kind K --seed N]`."""
+"""Simulate crawls: `python -m tests.simulation [--kind K --seed N | --mistake NAME]`."""
 
 import argparse
 import secrets
@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 
+from tests.simulation.mistakes import MISTAKES
 from tests.simulation.plan import KINDS, plan_for
 from tests.simulation.world import Outcome, simulate
 
@@ -23,6 +24,9 @@ _PROCESSES = 2
 def main() -> int:
     """Run crawls; return 1 if one has a problem."""
     options = _parse()
+    if options.mistake:
+        print("--seed", next(MISTAKES[options.mistake].finders(count())))
+        return 0
     return _run(options) if options.seed is None else _show(options)
 
 
@@ -122,6 +126,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", type=lambda text: text.split(","), help=f"kinds of crawls, of {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, help="run this crawl of the kind, and print its story")
+    parser.add_argument("--mistake", choices=MISTAKES, help="find the first seed that finds this wrong design")
     parser.add_argument("--verbose", action="store_true", help="with --seed: print the scripts, too")
     parser.add_argument("--shrink", action="store_true", help="with --seed: first shrink a failing crawl")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds to run new crawls")
