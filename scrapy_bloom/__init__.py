@@ -2,6 +2,7 @@
 
 import re
 from contextlib import suppress
+from functools import cache
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
+@cache
 def _require_redis() -> None:
     """Refuse a redis-py that is too old: pip installs it, with a mere warning, for a package that asks for it."""
     with suppress(metadata.PackageNotFoundError):  # a checkout on Python's path

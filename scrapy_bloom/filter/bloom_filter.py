@@ -373,7 +373,7 @@ class BloomFilter(BaseBloomFilter):
         new = [secrets.token_hex(8), hashing.new_secret(), self.parameters.to_json()]
         reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new, "", ttl, 0, ""])
         if reply[0] == b"NONE" and creates:
-            # Computed here alone: it takes a tenth of a second.
+            # Computed here alone: it takes up to a tenth of a second.
             sizes = "".join("{} {} {} {};".format(*size) for size in self.parameters.sizes())
             reply = self._send(_OPEN, keys, [*new, sizes, ttl, int(flush), self._id or self._lost_id])
         if reply[0] == b"FOREIGN":

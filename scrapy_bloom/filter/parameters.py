@@ -69,7 +69,7 @@ class FilterParameters:
         return self
 
     def sizes(self) -> list[sizing.LayerSize]:
-        """Return the sizes of the layers; this takes a tenth of a second."""
+        """Return the sizes of the layers; this takes up to a tenth of a second."""
         return sizing.sizes(self.capacity, self.error_rate, self.expansion, self.ttl)
 
     def to_json(self) -> str:

@@ -54,9 +54,9 @@ _PRELOADED_PACKAGES = (
     "scrapy.extensions",
     "scrapy.spidermiddlewares",
 )
-# Of most crawls. The search for the sizes of their layers takes longer than the rest of a start. It is cached by the
-# error rate of a layer, and a filter that begins small has the most layers.
-_ERROR_RATES = (1e-6, 1e-12)
+# The capacities and error rates of most crawls. The search for the sizes of their layers takes as long as the rest of a
+# start. The sizes are cached, and so are the steps of the search, by the error rate of a layer.
+_FILTERS = ((1, 1e-6), (1_000, 1e-12))
 # Between two questions of the engine whether an idle spider is to end. Scrapy's own are five, and hundreds of crawls
 # would wait for the next one.
 _IDLE_SECONDS = 0.5
@@ -92,8 +92,8 @@ def _preload_scrapy() -> None:
                 importlib.import_module(f"{name}.{found.name}")
         for command in entry_points(group="scrapy.commands"):  # ours, and those of plugins
             command.load()
-    for error_rate in _ERROR_RATES:
-        FilterParameters(1, error_rate).sizes()
+    for capacity, error_rate in _FILTERS:
+        FilterParameters(capacity, error_rate).sizes()
     importlib.import_module("scrapy.core.engine").ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = _IDLE_SECONDS
     unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
     if unfit:
