@@ -132,7 +132,9 @@ def rpush(permission: str) -> Any:
 def block(client: redis.Redis, key: str) -> None:
     """Put a value of another type in the place of the items, between two of the crawl's commands."""
     with client.pipeline(transaction=True) as swap:
-        swap.rename(f"{key}:items", f"{key}:items-before").set(f"{key}:items", "no list").execute()
+        swap.rename(f"{key}:items", f"{key}:items-before")
+        swap.set(f"{key}:items", "no list")
+        swap.execute()
 
 
 def unblock(client: redis.Redis, key: str) -> None:
