@@ -123,12 +123,8 @@ def layer_size(room: int, rate: float) -> LayerSize:
         mean, deviation = error_rate(room / blocks, hashes)
         return mean + 3 * deviation / math.sqrt(blocks) <= rate
 
-    # Tried in steps of a two-thousandth: twice as many steps each time, then those between.
-    tried = [max(1, math.ceil(room / _load(rate, hashes)))]
-    while not keeps_rate(tried[-1]):
-        for _ in range(len(tried)):
-            tried.append(tried[-1] + math.ceil(tried[-1] / 2000))
-    blocks = tried[bisect_left(tried, True, lo=len(tried) // 2, key=keeps_rate)]
+    first = max(1, math.ceil(room / _load(rate, hashes)))
+    blocks = bisect_left(range(8 * first), True, lo=first, key=keeps_rate)
     return LayerSize(room, blocks, hashes, _span(blocks))
 
 
