@@ -16,7 +16,7 @@ from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.urls import FromUrl
 from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, KINDS, Server, running
 from tests.support.sockets import connections, describe, disconnect_all, open_sockets
 
 # A background shell makes the tests, and all processes that they start, ignore Ctrl-C.
@@ -68,7 +68,7 @@ def servers() -> Iterator[Callable[[str], Server]]:
         yield of_kind
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> Server:
     """Each kind of server in turn."""
     return servers(request.param)

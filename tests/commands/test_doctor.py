@@ -25,7 +25,7 @@ from tests.support.clusters import cluster_client, replicated_cluster, running_c
 from tests.support.documentation import tables
 from tests.support.examining import OURS, examine, wrong
 from tests.support.live_worker import LiveWorker
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 REQUEST = {"url": "http://localhost"}
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
@@ -226,7 +226,7 @@ STATES = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A well-configured server."""
     with running(request.param, "--appendonly", "yes") as server:
@@ -313,7 +313,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_server(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory limits, eviction and persistence are reported where they lose data."""
     options, check, level, text, settings = SERVERS[name]
@@ -324,7 +324,7 @@ def test_server(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, wrong(found), text in found[check][1]) == (level == "loss", {check: level}, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_replicas(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A replica in step is reported with its lag; in place of the master it is a loss."""
     with (

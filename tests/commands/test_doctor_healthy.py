@@ -16,8 +16,7 @@ from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling
 from tests.support.examining import OURS, examine, wrong
-from tests.support.selection import long_unless
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
 KEY, QUEUE = "shop:dupefilter", "shop:requests"
@@ -130,7 +129,7 @@ HEALTHY = {
 }
 
 
-@pytest.fixture(params=long_unless(lambda kind: kind == "valkey", KINDS))
+@pytest.fixture(params=EACH_KIND)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A well-configured server of this test's own."""
     with running(request.param, "--appendonly", "yes") as server:

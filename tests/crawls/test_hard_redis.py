@@ -19,7 +19,7 @@ from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, e
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
 from tests.support.pages import chain, star, tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, keys_of, scene
-from tests.support.servers import Server, running
+from tests.support.servers import EACH_KIND, Server, running
 from tests.support.spiders import burst, noted
 
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
@@ -107,7 +107,7 @@ def test_password_is_not_told(key: str, tmp_path: Path) -> None:
     assert SECRET not in ended.log
 
 
-@pytest.mark.parametrize("kind", ["valkey", "redis"])
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_least_permissions(kind: str, key: str, tmp_path: Path) -> None:
     """A user with exactly the permissions named by the error's advice crawls with a growing filter."""
     advice = advice_for(redis.exceptions.NoPermissionError())

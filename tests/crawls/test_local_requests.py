@@ -8,6 +8,7 @@ import pytest
 from tests.support.outcomes import assert_cleared, assert_complete
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, OURS, PAGES, Kind, scene
+from tests.support.selection import long_unless
 from tests.support.servers import Server
 from tests.support.spiders import local_links
 
@@ -29,7 +30,10 @@ def test_each_kind(valkey: Server, key: str, tmp_path: Path) -> None:
     assert f"{local} requests could not be serialized: this process crawled them itself" in crawl.log
 
 
-@pytest.mark.parametrize("serializer", ["scrapy_redis.picklecompat", "scrapy_bloom.serializers.json"])
+@pytest.mark.parametrize(
+    "serializer",
+    long_unless(lambda name: name.endswith("json"), ["scrapy_redis.picklecompat", "scrapy_bloom.serializers.json"]),
+)
 @pytest.mark.parametrize("page", ["/page/8", "/page/40"], ids=["of-a-local-one", "of-the-queue"])
 def test_killed_while_one_runs(page: str, serializer: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker is killed while it runs one: the other one fetches the pages before it again, and so every page."""

@@ -81,7 +81,7 @@ SPIDERS = {"ours": started.__file__, "scrapy-redis": stock_started.__file__}
 
 
 @pytest.mark.parametrize("whose", ["ours", pytest.param("scrapy-redis", marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", KINDS)
+@list_first
 def test_worker_killed(kind: str, whose: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker is killed between its start URLs and their requests: another one fetches all of them.
 
@@ -128,7 +128,10 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
         assert fed.leased == 0
 
 
-@pytest.mark.parametrize("is_cluster", [False, True], ids=["single connection", "cluster"])
+@pytest.mark.parametrize(
+    "is_cluster",
+    [pytest.param(False, id="single connection", marks=pytest.mark.long), pytest.param(True, id="cluster")],
+)
 def test_redis_not_up(is_cluster: bool, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
     with (

@@ -67,12 +67,13 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
         r"\| 2 on 3 masters +\|",
     ),
 }
-# Parts that crawl, or run the package before the switch as well, take up to a minute.
+# Parts that crawl, start a cluster, or run the package before the switch as well, take up to a minute.
 MARKS = {
     "fill": [needs_compiler],
     "turns": [needs_history, pytest.mark.long],
     "crawls": [needs_history, pytest.mark.long],
     "field": [pytest.mark.long],
+    "partitions": [pytest.mark.long],
 }
 
 

@@ -88,6 +88,7 @@ def test_demo_fails(tmp_path: Path) -> None:
     assert sorted(ran.stderr.splitlines()) == sorted(named)
 
 
+@pytest.mark.long
 def test_worker_that_fails(tmp_path: Path) -> None:
     """A worker that ends early fails the demo, which shows the end of its log."""
     ran = demo(SCRAPY_SETTINGS_MODULE="no_such_settings", PYTHONPATH=str(tmp_path))

@@ -59,7 +59,7 @@ def test_outcome(tried: Mutant, outcome: Outcome, limit: float) -> None:
 @pytest.mark.parametrize(
     ("tried", "code", "said"),
     [
-        (WRONG, 0, "killed        it\n"),
+        pytest.param(WRONG, 0, "killed        it\n", marks=pytest.mark.long),
         pytest.param(HARMLESS, 1, "SURVIVED      it: It hurts.\n", marks=pytest.mark.long),
         (mutant("", old="no such text"), 1, STALE),
         (mutant("", old="size"), 1, STALE),

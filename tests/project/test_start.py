@@ -19,7 +19,7 @@ from tests.support.servers import Server, running
 
 # More than two workers lease, so that several wait.
 PAGES = 100
-MIDDLE = 10
+MIDDLE = 40
 SPIDER = """
 from scrapy import Spider
 
@@ -50,9 +50,9 @@ def two_workers(project: Path, server: Server, site: Site) -> Iterator[None]:
             stack.callback(worker.kill)
         stack.callback(released.set)
         with server.client() as client:
-            crawl = QueueKeys("news:requests").crawl
-            until(lambda: sum(field.startswith(b"@") for field in client.hkeys(crawl)) == 2)
-            until(lambda: len(site.fetched) >= MIDDLE)
+            keys = QueueKeys("news:requests")
+            until(lambda: sum(field.startswith(b"@") for field in client.hkeys(keys.crawl)) == 2)
+            until(lambda: len(site.fetched) >= MIDDLE and client.zcard(keys.queue) > 1)
         yield
         released.set()
         assert [worker.wait(LIMIT) for worker in workers] == [0, 0]

@@ -19,7 +19,7 @@ from tests.support import kinds
 from tests.support.clusters import running_cluster
 from tests.support.in_process import crawl_settings, end, start
 from tests.support.kinds import Place
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 Opened = Callable[..., Any]
 
@@ -117,7 +117,7 @@ EVICTING = ["allkeys-lru", "allkeys-lfu", "allkeys-random"]
 KEEPING = ["noeviction", "volatile-lru", "volatile-ttl"]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def limited(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server whose memory is limited."""
     with running(request.param, "--maxmemory", str(LIMIT)) as server:

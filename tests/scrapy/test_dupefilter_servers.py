@@ -10,7 +10,7 @@ import redis
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, said, seen
 from tests.support.in_process import end, start
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 # The connection.
 
@@ -78,7 +78,7 @@ def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key:
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """The password in REDIS_URL or REDIS_PARAMS is in no log line, error or repr."""
     caplog.set_level(logging.DEBUG)

@@ -8,8 +8,12 @@ import redis
 
 from devtools import servers
 from devtools.servers import BINARIES, KINDS, Server, free_port
+from tests.support.selection import long_unless
 
-__all__ = ["BINARIES", "KINDS", "Server", "expires_at", "free_port", "running"]
+__all__ = ["BINARIES", "EACH_KIND", "KINDS", "Server", "expires_at", "free_port", "running"]
+
+# As parameters. `make test` tries Redis by the filter's own tests and the replays; only `make test-all` by the others.
+EACH_KIND = long_unless(lambda kind: kind == "valkey", KINDS)
 
 
 def running(kind: str, *options: str) -> AbstractContextManager[Server]:

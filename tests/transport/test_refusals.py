@@ -21,10 +21,10 @@ from tests.support.retries import (
     said,
     told,
 )
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def guarded(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this test's own with a password."""
     with running(request.param, "--requirepass", PASSWORD) as server:

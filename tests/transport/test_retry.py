@@ -20,7 +20,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter, UnavailableError
 from tests.support.dupefilters import build, page
 from tests.support.retries import USES, assert_waited_once, filter_at, said, when_away
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 # Redis unreachable, and back.
 
@@ -32,7 +32,7 @@ def durable(kind: str, *options: str) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_killed_and_back(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """An addition waits until a killed server is back, and all answers are right."""
     with durable(kind) as server, filter_at(server.port, key, cache_size=0) as bloom:
@@ -216,7 +216,7 @@ STATES: dict[str, tuple[State, str]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this test's own."""
     with running(request.param) as server:

@@ -16,7 +16,7 @@ from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from tests.support.faults import FaultProxy, proxying
 from tests.support.retries import assert_waited_once
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Address:
         self.proxy.upstream = self.new.port
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
     """Two servers, each of which becomes the master repeatedly."""
     at_once = ("--repl-diskless-sync-delay", "0")

@@ -11,13 +11,13 @@ from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.faults import FaultProxy, Place, proxying
-from tests.support.servers import KINDS, Server, running
+from tests.support.servers import EACH_KIND, Server, running
 
 PUSH = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
 FAILING = "redis.call('RPUSH', KEYS[1], 'x') return redis.call('INCR', KEYS[1])"
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server whose scripts no other test loads."""
     with running(request.param) as server:
