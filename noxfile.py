@@ -126,7 +126,9 @@ def wheel(session: nox.Session) -> None:
     shutil.rmtree(tree / "scrapy_bloom")
     session.chdir(tree)
     session.run("python", "-c", INSTALLED)
-    _pytest(session, UNIT + SERVERS)
+    # Modules and scripts that the package lacks fail these.
+    parts = ("project/test_imports", "filter/test_library", "crawls/test_crawls", "commands/test_command")
+    _pytest(session, [f"tests/{part}.py" for part in parts])
 
 
 @nox.session(python=PYTHONS[0])
