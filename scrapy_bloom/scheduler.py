@@ -41,7 +41,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Offer, Outcome
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls.feed import warn_of_popped_start_urls
+from scrapy_bloom.start_urls import warn_of_popped_start_urls
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until

@@ -12,7 +12,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls.feed import StartUrlFeed
+from scrapy_bloom.start_urls import StartUrlFeed
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.retry import retry_until
 

@@ -6,6 +6,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import hypothesis
@@ -18,6 +20,9 @@ from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
 from tests.support.servers import EACH_KIND, KINDS, Server, running
 from tests.support.sockets import connections, describe, disconnect_all, open_sockets
+
+# redis-py reads the version of its package for each connection, which takes longer than to connect.
+metadata.version = cache(metadata.version)
 
 # A background shell makes the tests, and all processes that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

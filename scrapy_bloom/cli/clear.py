@@ -72,7 +72,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     left, is_deleted = left if options.yes and not is_empty else [], not going
     report: dict[str, Any] = {"server": target.server, "key": target.key}
     report |= {"filters": [each.figures for each in filters if each], "deleted": is_deleted, "left": left}
-    report["queues"] = [_figures(queue, goes=queue is doomed) for queue in queues]
+    names = ("key", "waiting", "leased", "dead_letters", "failed")
+    report["queues"] = [
+        {name: getattr(queue, name) for name in names} | {"workers": len(queue.workers), "goes": queue is doomed}
+        for queue in queues
+    ]
     lines = [f"server: {target.server}"]
     lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
     lines += _queue_lines(queues, doomed, is_deleted=options.yes, is_empty=is_empty)
@@ -129,11 +133,6 @@ def _delete(target: CrawlTarget, contents: _Contents | None, queue: QueueState |
         keys = RequestQueue(target.client, queue.key, target.key).keys.of_scripts(target.key)
         arguments += [queue.kind, queue.crawl, *(worker.name for worker in queue.workers)]
     return bool(target.retry(lambda: _DELETE.call(target.client, keys, arguments)))
-
-
-def _figures(queue: QueueState, *, goes: bool) -> dict[str, Any]:
-    names = ("key", "waiting", "leased", "dead_letters", "failed")
-    return {name: getattr(queue, name) for name in names} | {"workers": len(queue.workers), "goes": goes}
 
 
 def _queue_lines(queues: list[QueueState], doomed: QueueState | None, *, is_deleted: bool, is_empty: bool) -> list[str]:

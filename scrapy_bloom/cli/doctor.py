@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 from redis import exceptions
+from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.misc import load_object
 from scrapy_redis.pipelines import RedisPipeline
@@ -31,7 +32,7 @@ from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as
 from scrapy_bloom._scrapy.components import require_request_seen
 from scrapy_bloom.cli import _console, _examined
 from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, in_partitions, known, loss, refused
-from scrapy_bloom.cli._target import UNREADABLE, add_target_options, crawler_of, spider_loader
+from scrapy_bloom.cli._target import UNREADABLE, add_target_options, spider_loader
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
@@ -42,8 +43,7 @@ from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls import leases as start_leases
-from scrapy_bloom.start_urls.feed import bypasses_fetch_data
+from scrapy_bloom.start_urls import bypasses_fetch_data, inspect
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.server_info import is_cluster
 
@@ -314,9 +314,9 @@ def _queues(crawl: Crawl) -> Findings:
 
 def _sharers(crawl: Crawl) -> list[str]:
     """Return the names of the project's other spiders with the same queue, under a scheduler that shares queues."""
-    found, queue = [], known(lambda: crawl.queue)
-    for name in sorted({*spider_loader(crawl.project).list()} - {crawl.spider.name}):
-        other = crawler_of(name, crawl.project)
+    found, queue, loader = [], known(lambda: crawl.queue), spider_loader(crawl.project)
+    for name in sorted({*loader.list()} - {crawl.spider.name}):
+        other = Crawler(loader.load(name), crawl.project)
         # A spider that sets no scheduler gets this crawl's, which an add-on may have set.
         is_set = other.settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
         kind = known(partial(load_object, (other if is_set else crawl).settings["SCHEDULER"]))
@@ -409,7 +409,7 @@ def start_urls(crawl: Crawl) -> Findings:
     """Check leases and dead letters of the start URLs."""
     if (key := known(lambda: crawl.start_key)) is None or not crawl.leases:
         return
-    state = start_leases.inspect(crawl.client, key)
+    state = inspect(crawl.client, key)
     if state.dead_letters:
         text = f"{plural(state.dead_letters, 'dead letter')} at {state.dead_key!r}: make_request_from_data made "
         remedy = "fix make_request_from_data, and move them back to the start key"

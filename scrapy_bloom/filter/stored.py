@@ -77,7 +77,11 @@ def read(client: Any, key: str) -> StoredFilter | None:
         if described is None:
             return None
         name, secret, text = described
-        parameters, unfinished = _parameters(key, json.loads(text))
+        given = json.loads(text)
+        unfinished: str | None = given.pop("unfinished", None)
+        names = [field.name for field in fields(FilterParameters) if field.init and field.name in given]
+        parameters = FilterParameters(**{name: given[name] for name in names})
+        parameters.verify(key, json.dumps(given))
         status, *reply = _INFO.call(client, [key], [name])
         if status == b"OK":  # otherwise another filter has replaced it
             left, now = client.pttl(key), server_time(client, key) / 1000
@@ -116,12 +120,3 @@ def _describe(client: Any, key: str) -> list[bytes] | None:
 def foreign(client: Any, key: str, kind: str) -> WrongTypeError:
     """Return the error for foreign data at a filter's key."""
     return foreign_key(key, kind, members=client.scard(key) if kind == "set" else 0)
-
-
-def _parameters(key: str, stored: dict[str, Any]) -> tuple[FilterParameters, str | None]:
-    """Return the parameters that a filter stores, and the action that fills it, or None."""
-    unfinished: str | None = stored.pop("unfinished", None)
-    names = [field.name for field in fields(FilterParameters) if field.init and field.name in stored]
-    parameters = FilterParameters(**{name: stored[name] for name in names})
-    parameters.verify(key, json.dumps(stored))
-    return parameters, unfinished

@@ -11,8 +11,8 @@ import redis
 from devtools.crawl_process import LIMIT
 from devtools.site import path_of
 from devtools.waiting import until
+from scrapy_bloom import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.start_urls import leases
 from tests.support.clusters import running_cluster
 from tests.support.faults import proxying
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
@@ -28,7 +28,7 @@ NUMBER = 40
 PATHS = [path_of(page) for page in range(NUMBER)]
 DEADLY = path_of(7)
 # The script of start URLs, as a proxy sees it.
-SCRIPT = leases._EXCHANGE._hash.encode()
+SCRIPT = start_urls._EXCHANGE._hash.encode()
 
 
 class FedScene:
@@ -223,6 +223,6 @@ def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path)
         fed.feed(kind, PATHS)
         ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})
         assert fed.played.missed == set()
-    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.start_urls.feed]" in line]
+    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.start_urls]" in line]
     assert "'scrapy_bloom.BloomScheduler'" in warning
     assert ended.exit_code == 0

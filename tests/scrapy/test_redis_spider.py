@@ -11,9 +11,8 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
-from scrapy_bloom import RedisCrawlSpider, RedisSpider
+from scrapy_bloom import RedisCrawlSpider, RedisSpider, start_urls
 from scrapy_bloom.queue.keys import StartKeys
-from scrapy_bloom.start_urls import leases
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.in_process import ShopSpider, end
 from tests.support.servers import Server
@@ -82,7 +81,7 @@ class Beside:
 def beside(valkey: Server, key: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
     """A proxy that can fail the script of start URLs."""
     with proxying(valkey.port, "EVALSHA") as proxy, valkey.client() as client:
-        proxy.naming = leases._EXCHANGE._hash.encode()
+        proxy.naming = start_urls._EXCHANGE._hash.encode()
         beside = Beside(proxy, client, key, opened)
         monkeypatch.setattr("scrapy_bloom._scrapy.engine.scheduler_of", lambda _: beside.scheduler)
         yield beside

@@ -11,6 +11,7 @@ socket, and reaps it when the other side has closed: until then no other process
 
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import pkgutil
@@ -20,6 +21,7 @@ import socket
 import struct
 import sys
 import warnings
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,9 @@ def _preload_scrapy() -> None:
                 importlib.import_module(f"{name}.{found.name}")
         for command in entry_points(group="scrapy.commands"):  # ours, and those of plugins
             command.load()
+    # redis-py reads the version of its package for each connection.
+    importlib.metadata.version = cache(importlib.metadata.version)
+    importlib.metadata.version("redis")
     for capacity, error_rate in _FILTERS:
         FilterParameters(capacity, error_rate).sizes()
     importlib.import_module("scrapy.core.engine").ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = _IDLE_SECONDS

@@ -1,1 +1,0 @@
-"""Start URLs in Redis: leased by a worker, and acknowledged when their requests are queued."""
