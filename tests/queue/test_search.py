@@ -34,7 +34,7 @@ def test_promises(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert found.violation in (None, TOO_MANY), "\n".join([f"{found.violation}:", *found.trace])
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", long_unless(lambda name: SCENARIOS[name].partitions == 1, SCENARIOS))
 def test_walks(name: str) -> None:
     """So does each state of random walks, which reach the end of the crawl."""
     crawl, draw = Crawl(Model(SCENARIOS[name], scripts())), random.Random(name)

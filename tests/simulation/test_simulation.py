@@ -5,6 +5,7 @@ import pytest
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.plan import KINDS, plan_for
 from tests.simulation.world import simulate
+from tests.support.selection import long_unless
 
 # Crawls of each kind, and of each in partitions, which take several times as long.
 _CRAWLS = 8
@@ -13,7 +14,7 @@ _PARTITIONED_CRAWLS = 2
 _MISTAKEN = 10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", long_unless(lambda kind: not kind.endswith("/5"), KINDS))
 def test_kind(kind: str) -> None:
     """No crawl of a kind has a problem."""
     count = _PARTITIONED_CRAWLS if "/" in kind else _CRAWLS
