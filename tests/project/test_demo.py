@@ -11,6 +11,8 @@ import pytest
 from devtools.crawl_process import ROOT
 from devtools.site import MadeUpLinks
 
+# Processes of their own, as `make demo` starts them.
+pytestmark = pytest.mark.long
 SITE = MadeUpLinks(pages=60, links=40)
 # None of these is the only link to another page. A dupefilter drops the first ones, and takes the others for pages of
 # this process's own.
@@ -73,7 +75,6 @@ def test_demo_passes() -> None:
     }
 
 
-@pytest.mark.long
 @pytest.mark.crawl
 def test_demo_fails(tmp_path: Path) -> None:
     """A filter that drops three pages, and under which each worker fetches three more, is detected: each is named."""
@@ -88,7 +89,6 @@ def test_demo_fails(tmp_path: Path) -> None:
     assert sorted(ran.stderr.splitlines()) == sorted(named)
 
 
-@pytest.mark.long
 def test_worker_that_fails(tmp_path: Path) -> None:
     """A worker that ends early fails the demo, which shows the end of its log."""
     ran = demo(SCRAPY_SETTINGS_MODULE="no_such_settings", PYTHONPATH=str(tmp_path))
