@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -93,6 +93,7 @@ class Delivery:
         self._end_crawl = end_crawl
         self._runtime = runtime
         self._breaker = CircuitBreaker(runtime)
+        self._called = [runtime.monotonic()] * len(queues)  # the times of the partitions' last calls
         self._next_poll, self._pause = 0.0, MIN_PAUSE
 
     # At the start and the end, where calls may block.
@@ -139,7 +140,7 @@ class Delivery:
         self._worker.offer(offer, is_start=is_start)
         if self._worker.is_full:
             with contextlib.suppress(RedisUnreachableError):
-                self.deliver(is_flush=False)
+                self.deliver(rest=math.inf)
 
     def next_entry(self, deadline: float) -> Entry | None:
         """Return the next request for the engine, or None: there is none, or the deadline has passed.
@@ -161,17 +162,17 @@ class Delivery:
         self.wakeup.set(0)
         return None
 
-    def deliver(self, *, is_flush: bool = True) -> bool:
-        """Send all calls, as long as the reactor can spare the time; return whether some are left.
+    def deliver(self, *, rest: float = 0.0) -> bool:
+        """Send full batches and other news, as long as the reactor can spare the time; return whether some are left.
 
         Args:
-            is_flush: not only full batches.
+            rest: seconds after the last call of a partition in which its other news wait.
 
         Raises:
             RedisUnreachableError: Redis is silent.
         """
         deadline = self.deadline()
-        while self._step(0, is_flush=is_flush):
+        while self._step(0, self._rested(rest)):
             if self._runtime.monotonic() > deadline:
                 self.wakeup.set(0)
                 return True
@@ -204,16 +205,23 @@ class Delivery:
         """Return the time until which one call of Scrapy's may block the reactor."""
         return self._runtime.monotonic() + _REACTOR_SECONDS
 
-    def _step(self, want: int, *, is_flush: bool = False) -> list[IndexedCall]:
+    def _rested(self, seconds: float) -> list[int]:
+        """Return the partitions that had no call for so long."""
+        since = self._runtime.monotonic() - seconds
+        return [index for index, called in enumerate(self._called) if called <= since]
+
+    def _step(self, want: int, flush: Sequence[int] = ()) -> list[IndexedCall]:
         """Execute the next calls, and report their replies; raise RedisUnreachableError while Redis is silent."""
         if self._breaker.is_open or self.has_ended:
             raise RedisUnreachableError
-        calls = self._worker.next_calls(want, is_flush=is_flush)
+        calls = self._worker.next_calls(want, flush)
         if not calls:
             return calls
         self.is_silent = True
         self.ask(partial(self._execute, calls))
         self.is_silent = False
+        for index, _ in calls:
+            self._called[index] = self._runtime.monotonic()
         if want and calls[0][1].script == "exchange" and self._worker.phase is Phase.WORK:
             self._note_poll()
         self.report()
@@ -233,7 +241,7 @@ class Delivery:
         self._pause = min(2 * self._pause, MAX_PAUSE)
 
     def _execute_next(self) -> list[IndexedCall]:
-        calls = self._worker.next_calls(0, is_flush=True)
+        calls = self._worker.next_calls(0)
         self._execute(calls)
         return calls
 

@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 QUEUE_LOST = "bloomfilter_queue_lost"
 # Seconds between two deliveries at most, even while the engine asks for nothing.
 _TICK_SECONDS = 0.25
+# Seconds in which a partition's news wait for the next requests that are taken from it.
+_REST_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -468,7 +470,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._delivery.confirm()
         self.df.report.update()
         try:
-            return self._delivery.deliver()
+            return self._delivery.deliver(rest=_REST_SECONDS)
         except RedisUnreachableError:
             return False
 

@@ -19,12 +19,13 @@ partition that is due; all replies of a round are received before the next one.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
 from scrapy_bloom.queue.keys import partition_of
-from scrapy_bloom.queue.values import Call, Entry, Offer, Orders, Outcome, Page, Phase, Trouble
+from scrapy_bloom.queue.values import Entry, IndexedCall, Offer, Orders, Outcome, Page, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
 
 _LOSSES = {Trouble.LOST, Trouble.FLUSHED, Trouble.ROLLED_BACK, Trouble.FILTER_LOST}
@@ -46,8 +47,9 @@ class PartitionedWorker:
         # The counts of links in each partition at the beginning of a page.
         self._began: dict[bytes, list[tuple[int, int]]] = {}
         self._acknowledged: dict[int, tuple[bytes, ...]] = {}  # pages in the call under way of a partition
-        # Ends of pages and callbacks that wait for offers, by partition with a sequence number; or for local requests.
-        self._waiting: list[tuple[dict[int, int], Waiting]] = []
+        # Ends of pages and callbacks. They wait for the offers before these numbers of the partitions, which only grow;
+        # or for local requests.
+        self._waiting: deque[tuple[list[int], Waiting]] = deque()
         self._unsettled: list[Waiting] = []
         self._due: list[Callable[[], object]] = []
         self._is_settling = False
@@ -217,12 +219,13 @@ class PartitionedWorker:
 
     # Calls.
 
-    def next_calls(self, want: int, *, is_flush: bool = False) -> list[tuple[int, Call]]:
+    def next_calls(self, want: int, flush: Collection[int] | None = None) -> list[IndexedCall]:
         """Return the next round: calls with the indexes of their partitions.
 
         Args:
             want: requests wanted.
-            is_flush: send all news, not only full batches and the news of partitions that are asked for requests.
+            flush: the partitions whose news are sent, by default all; besides full batches, and the news of partitions
+                that are asked for requests.
         """
         if self._leaves_as:
             return self._next_leaves()
@@ -233,18 +236,22 @@ class PartitionedWorker:
         for index, part in enumerate(self.parts):
             if index and (is_waiting_for_first or index in self._to_confirm):
                 continue
+            wish = wishes.get(index, 0)
+            must_call = index in self._silent or (not index and bool(self._to_confirm))
+            is_asked = wish or flush is None or index in flush or must_call
+            is_due = is_asked or part.is_full or part.phase is not Phase.WORK
+            if not (is_due or part.has_waiting_suspect):
+                continue
             part.orders = Orders(
                 (first.crawl, first.run, first.origin, b"1" if part.is_stale else b"") if index else Orders().crawl,
                 unsure,
-                must_call=index in self._silent or (not index and bool(self._to_confirm)),
+                must_call=must_call,
                 is_settling=self._is_settling,
                 may_start=may_start and not self._must_wait(part),
                 is_idle=not busy or busy == [part],
             )
             may_start = may_start and not part.needs_start
-            wish = wishes.get(index, 0)
-            is_due = wish or is_flush or part.is_full or part.needs_start or part.orders.must_call
-            if (is_due or part.phase is not Phase.WORK) and (call := part.next_call(wish)):
+            if (is_due or part.needs_start) and (call := part.next_call(wish)):
                 calls.append((index, call))
                 self._acknowledged[index] = call.ended
         calls.reverse()  # the reply of the first partition may end the work in the others: it comes last
@@ -279,7 +286,7 @@ class PartitionedWorker:
         pages = [page for part in self.parts for page in part.finished.values()]
         return frozenset(p.entry.member for p in pages for index in doubtful if self._relies_on(index, p, is_all=True))
 
-    def _next_leaves(self) -> list[tuple[int, Call]]:
+    def _next_leaves(self) -> list[IndexedCall]:
         first = self.parts[0]
         if first.phase is Phase.LEFT:
             is_ended = first.is_deleted or (first.is_gone and self._leaves_as == "finished")
@@ -315,7 +322,7 @@ class PartitionedWorker:
             self._to_confirm.add(index)
         elif part.phase is not Phase.JOIN and part.crawl != self.parts[0].crawl:  # meanwhile that has another id
             part.expire()
-        self._go_on(index)
+        self._go_on()
         self._note_visit(index)
         return ended
 
@@ -369,11 +376,15 @@ class PartitionedWorker:
         if self._is_settling:
             self._unsettled.append(waiting)
             return
-        behind = {index: part.end for index, part in enumerate(self.parts) if part.has_unsent}
-        if behind:
-            self._waiting.append((behind, waiting))
-        else:
+        ends = [part.end for part in self.parts]
+        if self._have_sent(ends):
             self._end(waiting)
+        else:
+            self._waiting.append((ends, waiting))
+
+    def _have_sent(self, ends: list[int]) -> bool:
+        """Return whether all offers before a sequence number in each partition are executed."""
+        return all(part.has_sent(end) for part, end in zip(self.parts, ends, strict=True))
 
     def _end(self, waiting: Waiting) -> None:
         if callable(waiting):
@@ -384,17 +395,10 @@ class PartitionedWorker:
             if waiting[0] not in part.finished:  # it was tainted
                 self._began.pop(waiting[0], None)
 
-    def _go_on(self, index: int) -> None:
-        """Go on with the ends of pages, and callbacks, behind offers of a partition."""
-        left, part = [], self.parts[index]
-        for behind, waiting in self._waiting:
-            if part.has_sent(behind.get(index, 0)):
-                behind.pop(index, None)
-            if behind:
-                left.append((behind, waiting))
-            else:
-                self._end(waiting)
-        self._waiting = left
+    def _go_on(self) -> None:
+        """Go on with the ends of pages, and callbacks, whose offers are executed."""
+        while self._waiting and self._have_sent(self._waiting[0][0]):
+            self._end(self._waiting.popleft()[1])
         if self._is_settling:
             self._settle()
 
@@ -403,9 +407,7 @@ class PartitionedWorker:
         is_left = any(part.local for part in self.parts)
         if is_left:
             self._ends = [part.end for part in self.parts]
-        self._is_settling = is_left or not all(
-            part.has_sent(end) for part, end in zip(self.parts, self._ends, strict=True)
-        )
+        self._is_settling = is_left or not self._have_sent(self._ends)
         for part in self.parts:
             part.orders = part.orders._replace(is_settling=self._is_settling)
             part.release()
@@ -427,5 +429,6 @@ class PartitionedWorker:
         for waiting in (*self._unsettled, *(each for _, each in self._waiting)):
             if not callable(waiting):
                 self._end(waiting)
-        self._unsettled, self._waiting = [], []
+        self._unsettled = []
+        self._waiting.clear()
         self._settle()

@@ -53,6 +53,7 @@ from scrapy_bloom.queue.values import (
     Call,
     Entry,
     FilterSource,
+    IndexedCall,
     Offer,
     Orders,
     Outcome,
@@ -323,7 +324,7 @@ class Worker:
 
     # Calls.
 
-    def next_calls(self, want: int, *, is_flush: bool = False) -> list[tuple[int, Call]]:  # noqa: ARG002
+    def next_calls(self, want: int, flush: object = None) -> list[IndexedCall]:  # noqa: ARG002
         """Return the next call with the index of its partition, 0, in a list, or none."""
         call = self.next_call(want)
         return [] if call is None else [(0, call)]

@@ -401,3 +401,14 @@ def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixt
     assert "the spider 'shop' has no method 'parse_item'" in caplog.text
     assert f"A request of the queue {scheduler.queue_keys.queue!r} cannot be read" in caplog.text
     assert "SCHEDULER_QUEUE_KEY must" in caplog.text
+
+
+def test_news_of_partitions_wait(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick sends the news of the partitions that had no call for a while."""
+    scheduler = opened(BLOOMFILTER_PARTITIONS=2)
+    for number in range(20):
+        scheduler.enqueue_request(page(number))
+    for seconds, is_left in ((3600, True), (0, False)):
+        monkeypatch.setattr("scrapy_bloom.scheduler._REST_SECONDS", seconds)
+        scheduler._tick()
+        assert scheduler._worker.has_unsent == is_left

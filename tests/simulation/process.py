@@ -146,7 +146,7 @@ class Process:
             self._offer(page, 0.0, is_start=True)
         self.world.found_pages.update(self.world.site.roots[self.slot])
         while self.worker.phase is not Phase.WORK:
-            if not self._execute(self.worker.next_calls(0, is_flush=True)):
+            if not self._execute(self.worker.next_calls(0)):
                 self._sleep(self.world.chance.uniform(*_PAUSES))
         self._heartbeat.start()
         self._take_up_failed()
@@ -184,7 +184,7 @@ class Process:
                 self._begin(entry)
             needs_more = len(running(worker)) < self.world.plan.concurrency and worker.next_score == math.inf
             want = self.world.plan.prefetch if needs_more and (worker.has_unsent or hub.now >= self._next_poll) else 0
-            calls = worker.next_calls(want, is_flush=True)
+            calls = worker.next_calls(want)
             if not calls:
                 if not self._may_leave():
                     break

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scrapy_bloom.queue.keys import partition_of
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Offer, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
@@ -19,7 +20,7 @@ class Driven:
 
     def step(self, want: int = 0) -> bool:
         """Execute a round, if there is one."""
-        calls = self.worker.next_calls(want, is_flush=True)
+        calls = self.worker.next_calls(want)
         for index, call in calls:
             self.worker.receive(self._sends[index](self.worker.name, call), index)
         return bool(calls)
@@ -50,6 +51,18 @@ def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) 
     while first.worker.phase is not Phase.LEFT:
         first.step()
     assert [part.troubles for part in first.worker.parts] == [[], []]
+
+
+def test_a_round_sends_the_news_of_the_partitions_it_names(sends: list[Send]) -> None:
+    """Full batches are sent in any case."""
+    driven = Driven("one", sends)
+    driven.work_off()
+    links = {number: [m for m in (b"%d" % n for n in range(300)) if partition_of(m, 2) == number] for number in (0, 1)}
+    for number, full in ((0, 100), (1, 1)):
+        for member in links[number][:full]:
+            driven.worker.offer(Offer(0, member, member))
+    assert [index for index, _ in driven.worker.next_calls(0, [])] == [0]
+    assert [index for index, _ in driven.worker.next_calls(0, [1])] == [1, 0]
 
 
 def test_nothing_is_wanted_beside_a_silent_partition(sends: list[Send]) -> None:

@@ -199,7 +199,7 @@ class Crawl:
             if part.phase is Phase.JOIN:
                 part._source = Source(self._free_filter_id(now, FILTERS[queue]))
         ahead = sum(len(part.ready) for part in worker.parts)
-        calls = worker.next_calls(max(0, s.want - ahead - len(running(worker))), is_flush=True)
+        calls = worker.next_calls(max(0, s.want - ahead - len(running(worker))))
         now.process(w).pending = tuple(calls)
         return now.process(w).pending
 

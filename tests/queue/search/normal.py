@@ -160,9 +160,10 @@ def _renumber(worker: Worker, rank: dict[int, int], whole: AnyWorker, index: int
             for member, counts in sorted(whole._began.items())
             if member in held
         }
-        for behind, _ in whole._waiting:
-            if index in behind:
-                behind[index] -= worker._base
+        whole._waiting = deque(
+            ([max(0, end - worker._base) if i == index else end for i, end in enumerate(ends)], waiting)
+            for ends, waiting in whole._waiting
+        )
         if whole._ends:
             whole._ends[index] = max(0, whole._ends[index] - worker._base)
     worker._pushes = worker._drops = 1

@@ -224,7 +224,6 @@ def _copy(worker: AnyWorker) -> AnyWorker:
         return _copy_part(worker)
     other = _copy_values(worker)
     other.parts = [_copy_part(part) for part in worker.parts]
-    other._waiting = [(dict(behind), waiting) for behind, waiting in worker._waiting]
     return other
 
 
@@ -256,7 +255,7 @@ def _frozen(worker: AnyWorker) -> Any:
         max(range(len(w.parts)), key=lambda index: w.parts[index].pending),
         frozenset(w._silent),
         tuple((member, tuple(counts)) for member, counts in w._began.items()),
-        tuple((tuple(behind.items()), waiting) for behind, waiting in w._waiting),
+        tuple((tuple(ends), waiting) for ends, waiting in w._waiting),
         tuple(w._unsettled),
         w._is_settling,
         tuple(w._ends),
