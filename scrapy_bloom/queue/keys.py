@@ -87,8 +87,8 @@ class StartKeys:
 def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:
     """Return the keys of the queue and the filter in each partition; the first one has the keys themselves.
 
-    Each filter is in another one of `count` equal parts of the cluster's slots, so that equal primaries have equally
-    many partitions.
+    The others say that they are a partition's, so that no other crawl has such a key by chance. Each filter is in another
+    one of `count` equal parts of the cluster's slots, so that equal primaries have equally many partitions.
     """
     numbers: dict[int, int] = {}  # by the part of the slots
     number = 0
@@ -116,9 +116,10 @@ def _in_partition(key: str, number: int) -> str:
     """Return a key with a number at the end of the part that decides on its slot; without one for 0."""
     if number == 0:
         return key
+    end_of_key = f":partition:{number}"
     before, brace, rest = key.partition("{")
     tag, end, after = rest.partition("}")
-    return f"{before}{{{tag}:{number}}}{after}" if brace and tag and end else f"{key}:{number}"
+    return f"{before}{{{tag}{end_of_key}}}{after}" if brace and tag and end else f"{key}{end_of_key}"
 
 
 def tagged(key: str) -> str:

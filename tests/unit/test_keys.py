@@ -1,12 +1,13 @@
 """The keys that belong to a queue."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 from redis.crc import key_slot
 
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.keys import QueueKeys, key_of, queue_name
+from scrapy_bloom.queue.keys import QueueKeys, key_of, partition_keys, queue_name
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,15 @@ def test_keys_of_a_queue(queue: str, stem: str) -> None:
 def test_slots_of_a_queue(queue: str, shares: bool) -> None:
     """A name with an unpaired brace cannot be the hash tag of another key."""
     assert QueueKeys(queue).share_a_slot == shares
+
+
+@pytest.mark.parametrize(("key", "form"), [("a:b", r"a:b:partition:\d+"), ("{a}:b", r"\{a:partition:\d+\}:b")])
+def test_keys_of_partitions(key: str, form: str) -> None:
+    """A key with a bare number at its end may be another crawl's."""
+    own, *others = partition_keys(key, key, 16)
+    assert own == (key, key)
+    assert all(re.fullmatch(form, each) for pair in others for each in pair)
+    assert len({*others}) == 15
 
 
 @pytest.mark.parametrize("key", ["", "qq", "q:dupefilter", "q:crawl", "{q}:crawlx", "{p}:crawl", "q:0:0"])
