@@ -39,7 +39,11 @@ class Runtime:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def at_once(self, most: int) -> Callable[[Callable[[Any], T], Iterable[Any]], Iterable[T]]:
-        """Return a `map` that makes its calls at once, at most so many, in threads."""
+        """Return a `map` that makes its calls at once, at most so many, in threads.
+
+        At exit Python waits for them. A beat may hang then, but not for longer than the worker's last call, which
+        begins later and has the same timeout. The threads end with the `map`.
+        """
         return map if most == 1 else ThreadPoolExecutor(most).map
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> bool:

@@ -20,7 +20,7 @@ from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.monitoring.queue_report import QueueReport
+from scrapy_bloom.monitoring.queue_report import QueueReport, report_dead_workers
 from scrapy_bloom.monitoring.stats import ENQUEUED, UNSERIALIZABLE, RequestNotifier, call_safely
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
@@ -117,6 +117,7 @@ class Delivery:
 
     def report(self) -> None:
         """Report the worker's findings since the last call."""
+        report_dead_workers(self._worker.parts, self._queues[0].keys.queue, self._notifier)
         for report in self.reports:
             report.update()
 

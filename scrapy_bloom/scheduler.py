@@ -373,9 +373,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 report.warnings.flush()
             if self._kept:
                 logger.info(
-                    "Kept %s of this process at %r. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
+                    "Kept %s of this process at %s. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
                     plural(self._kept, "failed request"),
-                    self.queue_keys.failed,
+                    ", ".join(repr(queue.keys.failed) for queue in self._queues),
                 )
             is_alone = not (worker.has_met_others or self._has_found_requests)
             self.df.report.end(is_alone=is_alone, is_deleted=worker.is_deleted)

@@ -122,6 +122,7 @@ class Crawl(CrawlTarget):
     def __init__(self, options: Namespace, settings: Settings) -> None:
         super().__init__(options, settings, may_be_refused=True)
         self.idle, self.project = options.idle, settings
+        self._scanned: dict[str, tuple[list[str], str]] = {}
         self.leases = bool(self.kind("SCHEDULER", _BLOOM_SCHEDULER))
         self.shares = bool(self.kind("SCHEDULER", Scheduler))
         self.config = known(lambda: BloomSettings.from_settings(self.settings)) if self.uses_filter else None
@@ -192,13 +193,16 @@ class Crawl(CrawlTarget):
         return nodes
 
     def scan(self, pattern: str) -> tuple[list[str], str]:
-        """Return the matching keys, and a note if not all keys were scanned."""
-        end, found = time.monotonic() + _SCAN, []
-        for key in self.client.scan_iter(match=pattern, count=1000):
-            found.append(as_text(key))
-            if time.monotonic() > end:
-                return found, f" (among the keys scanned in {_SCAN:g} s)"
-        return found, ""
+        """Return the matching keys, and a note if not all keys were scanned. All partitions share the result."""
+        if pattern not in self._scanned:
+            end, found, note = time.monotonic() + _SCAN, list[str](), ""
+            for key in self.client.scan_iter(match=pattern, count=1000):
+                found.append(as_text(key))
+                if time.monotonic() > end:
+                    note = f" (among the keys scanned in {_SCAN:g} s)"
+                    break
+            self._scanned[pattern] = found, note
+        return self._scanned[pattern]
 
 
 def in_partitions(examine: Callable[[Crawl], Findings]) -> Callable[[Crawl], Findings]:

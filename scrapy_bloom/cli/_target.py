@@ -218,19 +218,28 @@ class CrawlTarget:
             kind = None
         return not self.has_spider or (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter))
 
+    def require_dupefilter(self) -> None:
+        """Refuse a crawl that does not use the filter."""
+        if not self.uses_filter:
+            raise ConfigError(
+                f"DUPEFILTER_CLASS = {self.settings['DUPEFILTER_CLASS']!r}: a crawl with this class does not use the "
+                f"filter; {self.remedy_for_dupefilter()}, and run this again"
+            )
+
     def remedy_for_dupefilter(self) -> str:
         """Return the change after which the crawl uses the filter."""
         addons = self.settings.getdict("ADDONS")
         steps = []
         if load_object(_ADDON) not in [load_object(each) for each, order in addons.items() if order is not None]:
             steps.append(f"add {_ADDON!r}: 500 to ADDONS")
-            if where := self._place_of("ADDONS"):
+            if where := self.place_of("ADDONS"):
                 steps[0] += f", which is {addons} in {where} (of two assignments the last one counts)"
-        if where := self._place_of("DUPEFILTER_CLASS"):
+        if where := self.place_of("DUPEFILTER_CLASS"):
             steps.append(f"remove DUPEFILTER_CLASS from {where}")
         return ", and ".join(steps)
 
-    def _place_of(self, setting: str) -> str | None:
+    def place_of(self, setting: str) -> str | None:
+        """Return where a setting has its value, or None for Scrapy's default."""
         return _PLACES.get(self.settings.getpriority(setting) or 0)
 
     @cached_property

@@ -52,7 +52,6 @@ _MISSING, _LEASES = Script("missing", "filter"), Script("leases")
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
 _JSON = "scrapy_bloom.serializers.json"
 _LOCAL = ("localhost", "127.", "::1", "unix:")
-_SET_SCHEDULER = "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
 _FLUSH = "SCHEDULER_FLUSH_ON_START = True"
 _START_OVER = f"start over, with {_FLUSH} for the first worker"
 # A callback may block a worker for some seconds.
@@ -110,14 +109,16 @@ def dupefilter(crawl: Crawl) -> Findings:
 
 def scheduler(crawl: Crawl) -> Findings:
     """Check the SCHEDULER."""
-    text = f"SCHEDULER = {_name_of(crawl, 'SCHEDULER')}"
+    text, remedy = f"SCHEDULER = {_name_of(crawl, 'SCHEDULER')}", "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
+    if place := crawl.place_of("SCHEDULER"):
+        remedy += f", in place of the one in {place}"
     if crawl.kind("SCHEDULER") is None:
-        yield refused(f"{text} cannot be imported", _SET_SCHEDULER)
+        yield refused(f"{text} cannot be imported", remedy)
     elif not crawl.shares:
-        yield advice(f"{text}: workers share nothing, each process crawls by itself", _SET_SCHEDULER)
+        yield advice(f"{text}: workers share nothing, each process crawls by itself", remedy)
     elif not crawl.leases:
         harm = "loses requests at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
-        yield loss(f"{text}: {harm}", _SET_SCHEDULER)
+        yield loss(f"{text}: {harm}", remedy)
     yield text
 
 
@@ -233,7 +234,7 @@ def filter_(crawl: Crawl) -> Findings:
         yield from _stored(crawl, found)
         return
     shard = re.compile(re.escape(tagged(key)) + r":[0-9a-f]{16}:\d+:\d+")
-    if shards := [*filter(shard.fullmatch, crawl.scan(_escape(tagged(key)) + ":*")[0])]:
+    if shards := [*filter(shard.fullmatch, crawl.scan("*:????????????????:*:*")[0])]:
         text = f"its hash was evicted or deleted, and {plural(len(shards), 'shard')} of it are useless without it: all"
         remedy = "see the server's checks. A running worker makes a new filter, and deletes these"
         yield loss(f"{text} pages are fetched again", remedy)
@@ -389,7 +390,8 @@ def leases(crawl: Crawl) -> Findings:
     for name in crawl.queues:
         keys = QueueKeys(name)
         # Before the registrations: a worker registers before it leases.
-        held = {key for prefix in keys.of_worker("") for key in crawl.scan(_escape(prefix) + "*")[0]}
+        found = (*crawl.scan("*:leases:*")[0], *crawl.scan("*:taken:*")[0])
+        held = {key for key in found if key.startswith(keys.of_worker(""))}
         for registered, counted, exist in _LEASES.call(crawl.client, [keys.crawl], []):
             number, worker = number + 1, as_text(registered)
             held.difference_update(keys.of_worker(worker))
@@ -444,11 +446,6 @@ def _name_of(crawl: Crawl, setting: str) -> str:
 
 def _path(kind: type[Any]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _escape(text: str) -> str:
-    """Escape the special characters of SCAN's patterns."""
-    return re.sub(r"[*?\[\]\\]", r"\\\g<0>", text)
 
 
 Check = Callable[[Crawl], Findings]

@@ -51,11 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise ConfigError("set the parameters as BLOOMFILTER_* in the spider's settings instead")
     if options.from_file and options.delete_source:
         raise ConfigError("--from-file: --delete-source is for a SET")
-    if not target.uses_filter:
-        raise ConfigError(
-            f"DUPEFILTER_CLASS = {target.settings['DUPEFILTER_CLASS']!r}: a crawl with this class does not use the "
-            f"filter; {target.remedy_for_dupefilter()}, and run this again"
-        )
+    target.require_dupefilter()
     started, parameters = time.monotonic(), target.parameters()
     with _console.advise_on_ctrl_c("run the same command again; nothing is lost"):
         if options.from_file:

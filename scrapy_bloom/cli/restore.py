@@ -41,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, warnings = CrawlTarget(options, settings, waits=True), list[str]()
+    target.require_dupefilter()
     with options.file.open("rb") as file, _console.advise_on_ctrl_c("run it again"):
         archive, descriptions = _read(options.file, file)
         if target.count != len(descriptions):

@@ -128,16 +128,6 @@ class QueueReport:
             self._counters.losses += 1
             self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
         self._lost_shards = worker.lost_shards
-        while worker.reaped:
-            dead = worker.reaped.pop(0)
-            self._notifier.count(RECOVERED, dead.requests)
-            logger.warning(
-                "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
-                dead.worker,
-                dead.seconds,
-                plural(dead.requests, "request"),
-                self._keys.queue,
-            )
         while worker.buried:
             self._report_buried(worker.buried.pop(0))
 
@@ -176,6 +166,25 @@ class QueueReport:
     def _note_loss(self) -> None:
         self.has_lost = True
         self._notifier.count(QUEUE_LOSSES)
+
+
+def report_dead_workers(workers: list[Worker], queue: str, notifier: RequestNotifier) -> None:
+    """Report the workers that the partitions' replies call dead, each once for all partitions."""
+    dead: dict[str, tuple[float, int]] = {}
+    for each in (each for worker in workers for each in worker.reaped):
+        seconds, requests = dead.get(each.worker, (0.0, 0))
+        dead[each.worker] = max(seconds, each.seconds), requests + each.requests
+    for worker in workers:
+        worker.reaped.clear()
+    for name, (seconds, requests) in dead.items():
+        notifier.count(RECOVERED, requests)
+        logger.warning(
+            "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
+            name,
+            seconds,
+            plural(requests, "request"),
+            queue,
+        )
 
 
 def warn_of_deleted_requests(waiting: int, queue: str) -> None:

@@ -87,8 +87,8 @@ class StartKeys:
 def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:
     """Return the keys of the queue and the filter in each partition; the first one has the keys themselves.
 
-    The others say that they are a partition's, so that no other crawl has such a key by chance. Each filter is in another
-    one of `count` equal parts of the cluster's slots, so that equal primaries have equally many partitions.
+    The others say that they are a partition's, so that no other crawl has such a key by chance. Each filter is in
+    another one of `count` equal parts of the cluster's slots, so that equal primaries have equally many partitions.
     """
     numbers: dict[int, int] = {}  # by the part of the slots
     number = 0

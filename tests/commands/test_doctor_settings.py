@@ -166,6 +166,17 @@ def test_the_cause_of_another_dupefilter(name: str, own: Server, capsys: pytest.
     assert examine(own.url, capsys, spider, **settings)[1]["dupefilter"][2] == remedy
 
 
+@pytest.mark.parametrize(
+    ("spider", "settings", "place"), [("shop", {"SCHEDULER": SCRAPYS}, PROJECT), ("local", ADDON, "the spider")]
+)
+def test_the_place_of_another_scheduler(
+    spider: str, settings: dict[str, Any], place: str, own: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The advice names the place in which the setting has to be changed."""
+    remedy = f"set SCHEDULER = 'scrapy_bloom.BloomScheduler', in place of the one in {place}"
+    assert examine(own.url, capsys, spider, **settings)[1]["scheduler"][2] == remedy
+
+
 # Values exactly at a limit, which are no mistakes.
 HARMLESS: list[dict[str, Any]] = [
     {"BLOOMFILTER_LEASE": 10, **timeout(0.5)},

@@ -409,14 +409,15 @@ def test_other_parameters(client: redis.Redis, key: str, run: Run) -> None:
 
 
 def test_a_crawl_with_another_dupefilter(client: redis.Redis, key: str, url: str, tmp_path: Path) -> None:
-    """A SET or a file is not imported for a crawl with another package's dupefilter, which would never open it."""
+    """A SET or a file is not imported or restored for another package's dupefilter, which would never open it."""
     members = fill(client, key, 3)
     (tmp_path / "urls").write_text("https://example.com/\n")
     settings, stock = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key}, "scrapy_redis.dupefilter.RFPDupeFilter"
     own = command.make_project(tmp_path / "own", **settings)
     other = command.make_project(tmp_path / "other", **settings, DUPEFILTER_CLASS=stock)
-    for words in ((), ("--from-file", str(tmp_path / "urls"))):
-        said = command.run("import", "shop", *words, cwd=other)
+    file = str(tmp_path / "urls")
+    for action, *words in (("import",), ("import", "--from-file", file), ("restore", file)):
+        said = command.run(action, "shop", *words, cwd=other)
         assert said.returncode == 2
         assert f"DUPEFILTER_CLASS = {stock!r}: a crawl with this" in said.stderr
         assert "remove DUPEFILTER_CLASS from the project's settings, and run this again" in said.stderr

@@ -397,3 +397,13 @@ def test_filters_in_the_way(client: redis.Redis, key: str, say: Say) -> None:
     assert (code, f"the keys {other} hold filters of other partitions already" in err) == (2, True)
     assert client.scard(key) == len(members)
     assert "page" in BloomFilter(client, other)
+
+
+def test_one_scan_for_all_partitions(client: redis.Redis, key: str, say: Say) -> None:
+    """The doctor reads all names of a server as often as for a crawl without partitions."""
+    scans = []
+    for count in (1, 5):
+        client.config_resetstat()
+        say("doctor", "--queue", f"{{{key}}}:queue", at=f"{{{key}}}:filter", BLOOMFILTER_PARTITIONS=count)
+        scans.append(client.info("commandstats")["cmdstat_scan"]["calls"])
+    assert scans[0] == scans[1]

@@ -20,7 +20,7 @@ from devtools.proxy.link import forwarding
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.values import Call
+from scrapy_bloom.queue.values import Call, Reaped
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import end
@@ -412,3 +412,14 @@ def test_news_of_partitions_wait(opened: Opened, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("scrapy_bloom.scheduler._REST_SECONDS", seconds)
         scheduler._tick()
         assert scheduler._worker.has_unsent == is_left
+
+
+def test_a_dead_worker_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """The leases that it had in all partitions are in one line."""
+    scheduler = opened(BLOOMFILTER_PARTITIONS=2)
+    for part, requests in zip(scheduler._worker.parts, (3, 4), strict=True):
+        part.reaped.append(Reaped("dead", 60, requests))
+    scheduler._delivery.report()
+    scheduler._delivery.report()
+    assert caplog.text.count("requeued") == caplog.text.count("requeued 7 requests of its leases") == 1
+    assert scheduler.stats.get_value("bloomfilter/recovered") == 7
