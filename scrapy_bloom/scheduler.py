@@ -222,9 +222,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         delivery, worker, timeout = self._delivery, self._worker, self._config.retry_timeout
         delivery.work_off(timeout)
         self._heartbeat.start()
-        delivery.retry(
-            lambda: self.df.report.begin(self.server, self._config.ttl, is_anew=self.flush_on_start), timeout
-        )
+        begin = partial(self.df.report.begin, self.server, self._config.ttl, is_anew=self.flush_on_start)
+        while not delivery.retry(begin, timeout):  # another worker has started over since this one joined
+            for part in worker.parts:
+                part.expire()
+            delivery.work_off(timeout)
         self.df.report.follow(self.spider.crawler, self.df.is_always_new)
         for report in delivery.reports:
             report.begin()

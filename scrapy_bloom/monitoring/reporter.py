@@ -65,17 +65,20 @@ class CrawlReporter:
         self._always: set[bytes] = set()
         self._is_ended = self._is_deleted = False
 
-    def begin(self, server: Any, ttl: float | None, *, is_anew: bool = False) -> None:
+    def begin(self, server: Any, ttl: float | None, *, is_anew: bool = False) -> bool:
         """Log the opened filter, and warn of a server that may evict it.
 
         Args:
             server: a Redis client.
             ttl: the filter's TTL in seconds.
             is_anew: the crawl begins anew, so that requests in the filter are those of its other workers.
+
+        Returns:
+            False if the filter does not exist any more.
         """
         info = self._read()
         if info is None:
-            raise RuntimeError("the filter is not open")
+            return False
         self._info, self._found, self._ttl = info, info.count, ttl
         self._publish(info)
         warn_about_memory_policy(server, self._key, info.memory_bytes, expires=bool(ttl))
@@ -87,7 +90,7 @@ class CrawlReporter:
                 f"{info.capacity:,}",
                 as_error_rate(info.error_rate),
             )
-            return
+            return True
         logger.info("Opened the Bloom filter at %r: it holds %s", self._key, _in_words(info))
         if not is_anew:
             logger.info(
@@ -95,6 +98,7 @@ class CrawlReporter:
                 "all workers, then start the first one with SCHEDULER_FLUSH_ON_START = True",
                 self._key,
             )
+        return True
 
     def follow(self, crawler: Crawler, is_always_new: Callable[[Request], bool]) -> None:
         """Note the fetches of a crawl, and report its end; `is_always_new` knows the requests of BLOOMFILTER_ALWAYS."""

@@ -7,6 +7,7 @@ from scrapy import Request
 
 from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
+from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
 from tests.support.dupefilters import keys_of, said
@@ -115,6 +116,25 @@ def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> N
     assert "lost" not in caplog.text
     (told,) = said(caplog)
     assert "or another worker started over" in told
+
+
+@every_place
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_flush_at_a_start(opened: Opened, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker starts over while another one starts, which has joined: both crawl each page once."""
+    settings, beat, others = {"BLOOMFILTER_PARTITIONS": partitions}, Heartbeat.start, list[BloomScheduler]()
+
+    def start_over(heartbeat: Heartbeat) -> None:
+        monkeypatch.setattr(Heartbeat, "start", beat)
+        others.append(opened(SCHEDULER_FLUSH_ON_START=True, **settings))
+        beat(heartbeat)
+
+    monkeypatch.setattr(Heartbeat, "start", start_over)
+    workers = [opened(**settings), *others]
+    assert len(workers) == 2
+    for worker in workers:
+        enqueue(worker)
+    assert sorted(number for worker in workers for number in fetched_by(worker)) == [*PAGES]
 
 
 def test_flush_of_a_shared_filter(opened: Opened, key: str) -> None:
