@@ -42,8 +42,8 @@ _TROUBLES = {
         "10,000. The pages of earlier ones may be missed. " + _START_OVER
     ),
     Trouble.LINKS_LOST: (
-        "If this partition of the queue %r went back alone, it has lost links of pages that were acknowledged in other "
-        "partitions. Their pages may be missed. " + _START_OVER
+        "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions. Their "
+        "pages may be missed. " + _START_OVER
     ),
     Trouble.FILTER_LOST: (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "

@@ -7,7 +7,8 @@ partition that is due; all replies of a round are received before the next one.
    told to its own `Worker` only then.
 2. A partition that has lost data taints the pages of all partitions that relied on it. While it is silent, or is to be
    joined again, none of these is acknowledged: its reply decides. After a loss in one partition the others must answer
-   first, too, since they may have gone back with it. Links of acknowledged pages may be lost, which is reported.
+   first, too, since they may have gone back with it. Links of pages that were acknowledged before the worker noticed it
+   may be lost, which is reported.
 3. The first partition has the crawl's id, and each call carries it. After EXPIRED another partition is joined again
    when the first one has confirmed its id. A new id there ends the work in all others.
 4. Finished: two rounds of idle exchanges found every partition quiet, and unchanged between its two visits. All first
@@ -54,7 +55,8 @@ class PartitionedWorker:
         self._due: list[Callable[[], object]] = []
         self._is_settling = False
         self._ends: list[int] = []  # the sequence numbers of the next offers, while a local request was left
-        self._to_confirm: set[int] = set()  # partitions that wait for the first one
+        self._to_confirm: set[int] = set()  # partitions that wait for an answer of the first one
+        self._asked: frozenset[int] = frozenset()  # these at the beginning of the round
         # Partitions whose last call has no reply, and all others after a loss: each round calls them until they answer.
         self._silent: set[int] = set()
         self._visits: set[int] = set()  # partitions of a round over all of them, whose replies are awaited
@@ -254,6 +256,7 @@ class PartitionedWorker:
             if (is_due or part.needs_start) and (call := part.next_call(wish)):
                 calls.append((index, call))
                 self._acknowledged[index] = call.ended
+        self._asked = frozenset(self._to_confirm)
         calls.reverse()  # the reply of the first partition may end the work in the others: it comes last
         if len(calls) == len(self.parts):
             self._visits = set(range(len(self.parts)))
@@ -308,7 +311,7 @@ class PartitionedWorker:
         """Apply the reply of a partition, see `Worker.receive`."""
         part, forgotten = self.parts[index], self._forgotten
         self._silent.discard(index)
-        had_joined, troubles = part.phase is not Phase.JOIN, len(part.troubles)
+        before, troubles = part.phase, len(part.troubles)
         ended = part.receive(reply)
         for member in self._acknowledged.pop(index, ()):
             if member not in part.finished:
@@ -317,8 +320,9 @@ class PartitionedWorker:
         for trouble in part.troubles[troubles:]:
             self._note_trouble(index, trouble)
         if index == 0:
-            self._note_first(part)
-        elif part.is_stale or (had_joined and part.phase is Phase.JOIN):
+            if part.phase is not Phase.JOIN and before is not Phase.ALLOCATE:  # that names no crawl
+                self._note_first(part)
+        elif part.is_stale or (before is not Phase.JOIN and part.phase is Phase.JOIN):
             self._to_confirm.add(index)
         elif part.phase is not Phase.JOIN and part.crawl != self.parts[0].crawl:  # meanwhile that has another id
             part.expire()
@@ -327,9 +331,8 @@ class PartitionedWorker:
         return ended
 
     def _note_first(self, first: Worker) -> None:
-        if first.phase is Phase.JOIN:
-            return
-        self._to_confirm.clear()
+        """Note the crawl's id in the first partition, and end the work for another id in the others."""
+        self._to_confirm -= self._asked
         for part in self.parts[1:]:
             if part.crawl and part.crawl != first.crawl:
                 part.is_stale = False

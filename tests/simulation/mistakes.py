@@ -62,6 +62,9 @@ MISTAKES = {
     "acknowledged before all partitions have the links": Mistake("kill/2", 7, mistakes.AcknowledgesAlone),
     "pages whose links another partition lost are acknowledged": Mistake("loss/2", 4, mistakes.TaintsNoOthers),
     "a partition is joined again without the first one": Mistake("double/2", 39, mistakes.RejoinsUnconfirmed),
+    "a later crawl is replaced before the first partition has answered": Mistake(
+        "shared-double/2", 665630365, mistakes.TakesAnyReplyForConsent
+    ),
     "pages that led to forgotten local requests are acknowledged": Mistake("local/2", 10, mistakes.ForgetsLocalAlone),
     "a late flush deletes requests of the new crawl": Mistake(
         "flush/5",

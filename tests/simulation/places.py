@@ -31,6 +31,10 @@ class Places:
         index = [each for each, _ in self.keys].index(queue) % count
         return {page for page in range(len(self._site.links)) if (crc32(b"%d" % page) >> 16) % count == index}
 
+    def filter_of(self, queue: str) -> str:
+        """Return the filter of a queue's partition."""
+        return dict(self.keys)[queue]
+
     def call(self, *arguments: Any) -> Any:
         return self._server.data.call(*arguments)
 

@@ -262,12 +262,7 @@ _KINDS: dict[str, Draw] = {
     "shared": _shared(_with("outage", *_OF_PROCESSES)),
     "shared-double": _shared(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
 }
-# Two crawls in partitions whose spiders share a filter are not explained yet: `shared/5` with seed 665630356 fetches
-# a page again. `shared-double/2` with 665630365 misses one after a flush and the eviction of a crawl.
-KINDS = (
-    *_KINDS,
-    *(f"{kind}/{partitions}" for kind in _KINDS if not kind.startswith("shared") for partitions in (2, 5)),
-)
+KINDS = (*_KINDS, *(f"{kind}/{partitions}" for kind in _KINDS for partitions in (2, 5)))
 
 
 class Site:

@@ -105,6 +105,8 @@ class World:
         self.has_lost = self.has_evicted = self._has_lost_crawl = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
+        # The id of each filter after its last join.
+        self._filters: dict[str, bytes] = {}
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         # When each worker was executed last, and when it came back after more than its lease.
@@ -182,14 +184,12 @@ class World:
                 self.hits += 1
                 self._note_interrupted(alive)
                 self.log(f"presumes {alive.name} dead, which is alive", worker)
-        if name == "join" and reply[0] == b"OK" and (queue, reply[2]) not in self._crawls:
-            self._crawls.add((queue, reply[2]))
-            if reply[4] == b"flush":
-                self._note_flush(queue)
+        if name == "join" and reply[0] == b"OK":
+            self._note_join(queue, reply[2], reply[4], reply[5])
         if name == "leave" and reply[0] == b"LEFT":
             self._works.pop(worker, None)
         if name == "leave" and reply[0] == b"LEFT" and reply[2]:
-            self._note_deletion(process, *call.arguments[:2])
+            self._note_deletion(process, queue, *call.arguments[:2])
         changes = offered(call) or call.ended or (name == "exchange" and reply[0] == b"OK" and reply[4])
         while changes and self._amid and not process.is_dead:
             self._happen(self._amid.pop(), process)
@@ -206,7 +206,7 @@ class World:
 
     # The effects of the faults.
 
-    def _note_loss(self, kind: str, *, is_one: bool = False) -> None:
+    def _note_loss(self, kind: str) -> None:
         """Exempt the pages of the server alone, which has just lost something."""
         there = self.places.stored() | self.places.held_by_all()
         keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
@@ -215,8 +215,10 @@ class World:
                 for part, (queue, _) in zip(each.worker.parts, self._keys_of(each), strict=True):
                     is_same = self.places.call("HGET", QueueKeys(queue).crawl, "id") == part.crawl
                     there |= {int(offer.member) for _, offer in part._started} if is_same else set()
-        # A page that another partition knows as done, or is about to, does not lead to its links again.
-        keeps = self.site.closure(there) if kind in ("flushall", "rollback") and not is_one else keeps
+        # After a rollback, a page that is done, or about to be, in another partition does not lead to its links again.
+        is_whole = kind == "flushall" or (kind == "rollback" and self.plan.partitions == 1)
+        keeps = self.site.closure(there) if is_whole else keeps
+        self._filters.clear()
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
@@ -251,21 +253,31 @@ class World:
         self.log(f"FLUSHED {queue}")
         # A worker of another spider finds its filter lost: its page may be fetched as often as after an eviction.
         self.hits += self.plan.spiders
-        pages = self.places.pages_of(queue)
-        self._begin_generation(self.places.stored() | self.places.held_by_all(), pages)
+        self._begin_generation(queue)
 
-    def _note_deletion(self, process: Process, crawl: bytes, mode: str) -> None:
-        """Check the deletion of a crawl."""
-        mine = QUEUES[process.spider]
+    def _note_join(self, queue: str, crawl: bytes, origin: bytes, filter_id: bytes) -> None:
+        """Note a flush; and a filter that has replaced that of a crawl that ended, of which nothing was left."""
+        name = self.places.filter_of(queue)
+        before, self._filters[name] = self._filters.get(name, filter_id), filter_id
+        if (queue, crawl) in self._crawls:
+            return
+        self._crawls.add((queue, crawl))
+        if origin == b"flush":
+            self._note_flush(queue)
+        elif before != filter_id:
+            self._forget_fetches(self.places.pages_of(queue))
+
+    def _note_deletion(self, process: Process, queue: str, crawl: bytes, mode: str) -> None:
+        """Check the deletion of a crawl in a partition."""
         held = self.places.held_by_all(but=process) | self.places.stored()
-        self.log(f"DELETED, held elsewhere: {sorted(held)}")
+        self.log(f"DELETED {queue}, held elsewhere: {sorted(held)}")
         working = [each.name for each in self.alive if each is not process and self._works.get(each.name) == crawl]
         if working and not self.has_lost:
-            self.found("deleted", f"{process.name} deletes {mine} although {', '.join(working)} work")
+            self.found("deleted", f"{process.name} deletes {queue} although {', '.join(working)} work")
         left = self.found_pages - set(self.fetched) - self.exempt - self.site.closure(held)
         if mode == "finished" and left - self.site.closure(self.failed):
             self.found("missed", f"{process.name} deletes the crawl, but {sorted(left)} are left")
-        if self.places.call("EXISTS", *self.places.filters):
+        if self.places.call("EXISTS", self.places.filter_of(queue)):
             self.found_pages -= left
             self.exempt -= left
             return
@@ -279,17 +291,22 @@ class World:
         ]
         if using and not self.has_lost:
             self.found("filter deleted", f"{process.name} deletes the filter, which {', '.join(using)} use")
-        self._begin_generation(held, {*range(self.plan.pages)}, process)
+        self._begin_generation(queue, process)
 
-    def _begin_generation(self, held: set[int], pages: set[int], deleting: Process | None = None) -> None:
-        """Begin anew with those of some pages that the workers hold. No rollback crosses this moment."""
+    def _begin_generation(self, queue: str, deleting: Process | None = None) -> None:
+        """Begin anew with those pages of a partition that the workers hold. No rollback crosses this moment."""
         checks.check_report(self, deleting)
-        ended_ones = [int(member) for process in self.alive for member in ended(process.worker)]
-        self.found_pages -= pages - held - {*ended_ones}
+        pages, held = self.places.pages_of(queue), self.places.held_by_all() | self.places.stored()
+        self.found_pages -= pages - held - self._forget_fetches(pages)
         self.exempt -= pages
+        self._snapshots.clear()
+
+    def _forget_fetches(self, pages: set[int]) -> set[int]:
+        """Forget the fetches of pages, and return the unacknowledged pages."""
+        ended_ones = [int(member) for process in self.alive for member in ended(process.worker)]
         others = {page: times for page, times in self.fetched.items() if page not in pages}
         self.fetched = Counter([page for page in ended_ones if page in pages]) + Counter(others)
-        self._snapshots.clear()
+        return {*ended_ones}
 
     # The crawl.
 
@@ -366,11 +383,10 @@ class World:
             earlier = self._snapshots.get(fault.number)
             if fault.kind == "flushall" or earlier is not None:
                 data = ScriptServer() if earlier is None else earlier.copy()
-                is_one = earlier is not None and self.plan.partitions > 1 and chance.random() < 0.5
-                if is_one:
+                if earlier is not None and self.plan.partitions > 1 and chance.random() < 0.5:
                     self._keep_others(data, chance.randrange(self.plan.partitions))
                 self.server.restart(data)
-                self._note_loss(fault.kind, is_one=is_one)
+                self._note_loss(fault.kind)
         elif fault.kind == "evict":
             self._evict(chance)
         elif self.alive:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker, Waiting
-from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page, Trouble
+from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
@@ -198,6 +198,16 @@ class RejoinsUnconfirmed(PartitionedWorker):
     def receive(self, reply: Any, index: int) -> list[tuple[Offer, bool]]:
         ended = super().receive(reply, index)
         self._to_confirm.clear()
+        return ended
+
+
+class TakesAnyReplyForConsent(PartitionedWorker):
+    """Takes each reply of the first partition for its answer: an allocation, or a call before the question."""
+
+    def receive(self, reply: Any, index: int) -> list[tuple[Offer, bool]]:
+        ended = super().receive(reply, index)
+        if index == 0 and self.parts[0].phase is not Phase.JOIN:
+            self._to_confirm.clear()
         return ended
 
 

@@ -260,6 +260,7 @@ def _frozen(worker: AnyWorker) -> Any:
         w._is_settling,
         tuple(w._ends),
         frozenset(w._to_confirm),
+        w._asked,
         frozenset(w._visits),
         tuple(w._quiet),
         w._is_quiet,
