@@ -5,7 +5,6 @@ This module is Scrapy's view: `queue.worker` decides the next call, and `deliver
 
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -28,8 +27,7 @@ from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.delivery import LAST_TRY_SECONDS, MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, UnavailableError
-from scrapy_bloom.filter import hashing
+from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
 from scrapy_bloom.filter.bloom_filter import foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter
@@ -43,7 +41,7 @@ from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.start_urls import warn_of_popped_start_urls
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.failures import FAULTS, describe
+from scrapy_bloom.transport.failures import FAULTS, cause_of
 from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until
 from scrapy_bloom.transport.server_info import is_cluster
 
@@ -173,9 +171,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self.worker_name,
             config.lease,
             f"{spider.__module__}.{spider.__qualname__}",
-            _NewFilter(self._parameters),
+            self._parameters,
             self._fingerprint_in,
-            partitions=config.partitions,
             cache_size=config.cache_size // config.partitions,
             batch=config.batch_size,
             max_deliveries=config.max_deliveries,
@@ -362,11 +359,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         try:
             delivery.retry(partial(delivery.leave, mode), LAST_TRY_SECONDS)
         except (BloomError, *FAULTS) as error:
-            cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             logger.error(
                 "This worker could not leave the queue %r: %s. Its requests wait again after BLOOMFILTER_LEASE = %g s",
                 self.queue_keys.queue,
-                cause,
+                cause_of(error),
                 self._config.lease,
             )
         finally:
@@ -529,17 +525,3 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._delivery.has_ended = True
         self.df.end_crawl(error)
         raise error
-
-
-class _NewFilter:
-    """The filter that a join creates if there is none."""
-
-    def __init__(self, parameters: FilterParameters) -> None:
-        self._parameters = parameters
-
-    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
-        """Return parameters, a new id and secret, the TTL in ms, and the sizes, which take long to compute, or ''."""
-        of_layers = self._parameters.sizes() if sizes else ()
-        text = "".join("{} {} {} {};".format(*size) for size in of_layers)
-        ttl = round((self._parameters.ttl or 0) * 1000)
-        return self._parameters.to_json(), secrets.token_hex(8), hashing.new_secret(), ttl, text

@@ -16,7 +16,7 @@ from redis.exceptions import RedisClusterException
 from tqdm import tqdm
 
 from scrapy_bloom.errors import BloomError, UnavailableError
-from scrapy_bloom.transport.failures import FAULTS, advice_for, describe, hide_credentials, is_from_replica
+from scrapy_bloom.transport.failures import FAULTS, advice_for, cause_of, hide_credentials, is_from_replica
 
 _BAR_WIDTH = 20
 # Without a terminal, progress is a line every so many seconds.
@@ -171,11 +171,10 @@ def _explain(error: BaseException) -> tuple[ExitCode, str]:
         case UnavailableError() | redis.RedisError() | RedisClusterException():
             # Behind "unreachable" is the error of the last attempt.
             reply = error.__context__ if isinstance(error, UnavailableError) else error
-            cause = error.cause if isinstance(error, UnavailableError) else describe(error)
             advice = isinstance(reply, FAULTS) and (_REPLICA if is_from_replica(reply) else advice_for(reply))
-            text = f"Redis refused a command: {cause}; {advice}"
+            text = f"Redis refused a command: {cause_of(error)}; {advice}"
             if not advice:
-                code, text = ExitCode.UNREACHABLE, f"Redis is unreachable ({cause}): {_ADDRESS}"
+                code, text = ExitCode.UNREACHABLE, f"Redis is unreachable ({cause_of(error)}): {_ADDRESS}"
         case OSError(strerror=str(reason)):
             text = f"{error.filename or type(error).__name__}: {reason}"
         case BloomError():

@@ -369,13 +369,10 @@ class BloomFilter(BaseBloomFilter):
         return True
 
     def _find(self, keys: list[str], *, flush: bool, creates: bool) -> list[Any]:
-        ttl = round((self.parameters.ttl or 0) * 1000)
-        new = [secrets.token_hex(8), hashing.new_secret(), self.parameters.to_json()]
-        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new, "", ttl, 0, ""])
+        new = self.parameters.to_create
+        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new(sizes=False), 0, ""])
         if reply[0] == b"NONE" and creates:
-            # Computed here alone: it takes up to a tenth of a second.
-            sizes = "".join("{} {} {} {};".format(*size) for size in self.parameters.sizes())
-            reply = self._send(_OPEN, keys, [*new, sizes, ttl, int(flush), self._id or self._lost_id])
+            reply = self._send(_OPEN, keys, [*new(sizes=True), int(flush), self._id or self._lost_id])
         if reply[0] == b"FOREIGN":
             raise foreign_key(self.key, reply[1].decode())
         return reply

@@ -2,6 +2,7 @@
 
 import json
 import math
+import secrets
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -71,6 +72,14 @@ class FilterParameters:
     def sizes(self) -> list[sizing.LayerSize]:
         """Return the sizes of the layers; this takes up to a tenth of a second."""
         return sizing.sizes(self.capacity, self.error_rate, self.expansion, self.ttl)
+
+    def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
+        """Return a new filter for a script that may create it; without `sizes`, which take long, it creates none.
+
+        These are the parameters, a new id and secret, the TTL in ms, and the sizes of the layers.
+        """
+        text = "".join("{} {} {} {};".format(*size) for size in self.sizes()) if sizes else ""
+        return self.to_json(), secrets.token_hex(8), hashing.new_secret(), round((self.ttl or 0) * 1000), text
 
     def to_json(self) -> str:
         """Return the text that a filter stores."""

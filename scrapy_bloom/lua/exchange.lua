@@ -1,11 +1,12 @@
 -- exchange WORKER STAMP CRAWL FILTER RESET IDLE WANT MAX_DELIVERIES START, the counts of the following, and these.
--- Offers, returns, holds, kept requests to queue again, failed and unreadable ones (each a digest, or the fingerprint of a
--- failed one, or ''; score, member), acknowledged members, and digests to mark. START is the member of the suspect that the
--- worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up: the worker
--- runs it itself, and marks it when it and all that it led to is done.
+-- Offers, returns, holds, kept requests to queue again, failed and unreadable ones (each a digest, or the fingerprint
+-- of a failed one, or ''; score, member), acknowledged members, and digests to mark. START is the member of the suspect
+-- that the worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up:
+-- the worker runs it itself, and marks it when it and all that it led to is done.
 -- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '',
--- whether it has started, and whether its next death makes it a dead letter. If requests were wanted and none waited, it also returns whether the crawl is quiet, the number
--- and the oldest contact of the other workers, and the result of `reap`.
+-- whether it has started, and whether its next death makes it a dead letter. If requests were wanted and none waited,
+-- it also returns whether the crawl is quiet, the number and the oldest contact of the other workers, and the result of
+-- `reap`.
 -- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
 local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local want, max_deliveries, start = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]

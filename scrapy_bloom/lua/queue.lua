@@ -3,10 +3,10 @@
 -- KEYS: filter, queue, crawl, departed, dead letters, failed, deliveries, suspects, and a key that never exists: the node
 -- of a slot that is being moved refuses a script with a missing key before its first write. ARGV[1] is the worker.
 --
--- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter
---             and partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field waiting has the
---             requests in the queue after the last script, or -1 if others take requests, too; changed is the time of
---             the last exchange that changed more than contacts.
+-- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter and
+--             partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field
+--             waiting has the requests in the queue after the last script, or -1 if others take requests, too; changed is
+--             the time of the last exchange that changed more than contacts.
 -- departed    hash: registrations of workers that left, or died
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
 -- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
@@ -30,8 +30,7 @@ local NOW = time[1] * 1000000 + time[2]
 -- stamp       time of its last exchange or join, and prior: of the one before, whose reply it has
 -- since       time of its return, if it was away for longer than its lease; else 0
 -- offered     requests that its last exchange offered; returned: and that it returned
--- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that:
---             marked, known
+-- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that: marked, known
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
                 'since', 'offered', 'returned', 'replaced', 'marked', 'known'}
 local FIXED = 10 -- fields of the crawl that are no registrations

@@ -8,7 +8,7 @@ from scrapy_bloom.filter.describe import Counters
 from scrapy_bloom.monitoring.stats import QUEUE_LOSSES, RECOVERED, RequestNotifier
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Trouble
-from scrapy_bloom.queue.worker import Worker
+from scrapy_bloom.queue.worker import MAX_STARTS, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _TROUBLES = {
     ),
     Trouble.STARTS_LOST: (
         "Redis has lost requests of the queue %r, perhaps also start requests, of which a worker remembers the last "
-        "10,000. The pages of earlier ones may be missed. " + _START_OVER
+        f"{MAX_STARTS:,}. The pages of earlier ones may be missed. " + _START_OVER
     ),
     Trouble.LINKS_LOST: (
         "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions. Their "

@@ -11,11 +11,11 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_size, plural
-from scrapy_bloom.errors import BloomError, UnavailableError
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.describe import Counters, FilterInfo
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.monitoring.stats import call_safely
-from scrapy_bloom.transport.failures import FAULTS, describe
+from scrapy_bloom.transport.failures import FAULTS, cause_of
 from scrapy_bloom.transport.server_info import evicts, nodes, policy
 
 logger = logging.getLogger(__name__)
@@ -139,8 +139,7 @@ class CrawlReporter:
         except (BloomError, *FAULTS) as error:
             self._is_current = False
             # Without the timeout, which at the end of a crawl is no setting of the user.
-            cause = error.cause if isinstance(error, UnavailableError) else describe(error)
-            logger.warning("The fill of the filter at %r is unknown: %s", self._key, cause)
+            logger.warning("The fill of the filter at %r is unknown: %s", self._key, cause_of(error))
             return
         self._is_current = True
         if info is not None:

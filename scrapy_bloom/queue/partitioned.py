@@ -43,6 +43,8 @@ class PartitionedWorker:
 
     def __init__(self, parts: list[Worker]) -> None:
         self.parts = parts
+        for part in parts:
+            part.partitions = len(parts)
         self.name = parts[0].name
         self.is_stopping = False
         # The counts of links in each partition at the beginning of a page.
@@ -370,8 +372,7 @@ class PartitionedWorker:
         relied = partial(self._relies_on, index, is_all=trouble is not Trouble.FILTER_LOST)
         for part in self.parts:
             if part is not self.parts[index]:
-                part.taint(relied, is_leased=True)
-                part.run_again(relied)
+                part.lose_links(relied, is_leased=True)
 
     # Ends of pages, which wait for all partitions and for local requests.
 

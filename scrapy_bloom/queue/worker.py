@@ -82,7 +82,6 @@ class Worker:
         spider: the class path of the spider; workers of another one are refused.
         source: the filter to create if there is none.
         fingerprint_of: the fingerprint of a serialized request, or None if that bypasses the filter or is unreadable.
-        partitions: partitions of the crawl.
         cache_size: fingerprints of repeats that are remembered.
         batch: requests that one exchange offers at most.
         max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
@@ -97,7 +96,6 @@ class Worker:
         source: FilterSource,
         fingerprint_of: Callable[[bytes], bytes | None],
         *,
-        partitions: int = 1,
         cache_size: int = 100_000,
         batch: int = 100,
         max_deliveries: int = 0,
@@ -140,7 +138,7 @@ class Worker:
         self._fingerprint_of = fingerprint_of
         self.batch = batch
         self._max_deliveries = max_deliveries
-        self._partitions = partitions
+        self.partitions = 1
         self._is_new, self._flush, self._sizes = True, flush, flush
         self._secret = b""
         self._offered: set[bytes] = set()
@@ -356,7 +354,7 @@ class Worker:
             source = self._source.to_create(sizes=self._sizes)
             lease = round(self._lease * 1e6)
             mine = self._joins, self._stamp, lease, self._spider, *flags, self.filter_id
-            return Call("join", (*mine, *source, self._partitions, *self.orders.crawl))
+            return Call("join", (*mine, *source, self.partitions, *self.orders.crawl))
         if self.phase is Phase.ALLOCATE:
             return Call("allocate", (self.filter_id,))
         return None if self.phase is Phase.LEFT else self._exchange(want)
@@ -591,17 +589,20 @@ class Worker:
             else:
                 self.troubles.append(Trouble.ROLLED_BACK)
                 self._start_again(restored)
-            self.taint(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
-            self.run_again(lambda page: page.pushes != self._pushes or self._has_dropped(page))
+            self.lose_links(lambda page: page.pushes != self._pushes or self._has_dropped(page), is_leased=False)
         elif filter_id != self.filter_id:
             self.troubles.append(Trouble.FILTER_LOST)
-            self.taint(self._has_dropped, is_leased=not has_departed)
-            self.run_again(self._has_dropped)
+            self.lose_links(self._has_dropped, is_leased=not has_departed)
         elif has_departed:
             self.troubles.append(Trouble.PRESUMED_DEAD)
 
     def _has_dropped(self, page: Page) -> bool:
         return page.drops != self._drops if page.behind == math.inf else page.has_dropped
+
+    def lose_links(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
+        """Have the pages fetched again, and the local requests run again, whose links the server may have lost."""
+        self.taint(is_tainted, is_leased=is_leased)
+        self.run_again(is_tainted)
 
     def taint(self, is_tainted: Callable[[Page], bool], *, is_leased: bool) -> None:
         """Have the pages fetched again whose links the server may have lost."""

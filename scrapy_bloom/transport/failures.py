@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from redis import exceptions
 
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # All errors of redis-py; RedisClusterException is not a RedisError.
@@ -157,6 +157,11 @@ def _reason(error: Exception) -> Exception:
         # "Cluster mode is not enabled", raised for any error that the node replies.
         return node_error.__context__ if isinstance(node_error.__context__, FAULTS) else node_error
     return node_error if isinstance(node_error, FAULTS) else error
+
+
+def cause_of(error: Exception) -> str:
+    """Return the cause of an UnavailableError, and the text of `describe` for any other error."""
+    return error.cause if isinstance(error, UnavailableError) else describe(error)
 
 
 def describe(error: Exception) -> str:

@@ -15,7 +15,7 @@ class Driven:
 
     def __init__(self, name: str, sends: list[Send]) -> None:
         source = Source(SMALL.of_partition(2))
-        parts = [Worker(name, 60, "project.Shop", source, lambda member: member, partitions=2) for _ in sends]
+        parts = [Worker(name, 60, "project.Shop", source, lambda member: member) for _ in sends]
         self.worker, self._sends = PartitionedWorker(parts), sends
 
     def step(self, want: int = 0) -> bool:
