@@ -296,6 +296,7 @@ class World:
     def _begin_generation(self, queue: str, deleting: Process | None = None) -> None:
         """Begin anew with those pages of a partition that the workers hold. No rollback crosses this moment."""
         checks.check_report(self, deleting)
+        self._filters.pop(self.places.filter_of(queue), None)
         pages, held = self.places.pages_of(queue), self.places.held_by_all() | self.places.stored()
         self.found_pages -= pages - held - self._forget_fetches(pages)
         self.exempt -= pages
