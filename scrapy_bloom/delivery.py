@@ -158,7 +158,7 @@ class Delivery:
                 self._step(1)
             elif (entry := worker.take()) is not None:
                 return entry
-            elif not self._step(PREFETCH if worker.has_unsent or now >= self._next_poll else 0):
+            elif not self._step(PREFETCH if worker.prospects or now >= self._next_poll else 0):
                 return None
         self.wakeup.set(0)
         return None
@@ -231,11 +231,9 @@ class Delivery:
 
     def _note_poll(self) -> None:
         """Ask an empty queue again after a pause, each twice as long as the last."""
-        has_taken = self._worker.next_score < math.inf
-        if has_taken:
+        if self._worker.next_score < math.inf:
             self._pause = MIN_PAUSE
-        if has_taken and self._worker.waiting:
-            self._next_poll = 0.0
+        if self._worker.prospects:
             return
         self._next_poll = self._runtime.monotonic() + self._pause
         self.wakeup.set(self._pause)

@@ -4,9 +4,9 @@
 -- that the worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up:
 -- the worker runs it itself, and marks it when it and all that it led to is done.
 -- Returns a flag for each offer (1: new), the stamp, the requests taken (score, member), the worker's suspect or '',
--- whether it has started, and whether its next death makes it a dead letter. If requests were wanted and none waited,
--- it also returns whether the crawl is quiet, the number and the oldest contact of the other workers, and the result of
--- `reap`.
+-- whether it has started, and whether its next death makes it a dead letter. After these, if requests were wanted: whether
+-- nothing is left for the worker to take. And if it took none: whether the crawl is quiet, the number and the oldest
+-- contact of the other workers, and the result of `reap`.
 -- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
 local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local want, max_deliveries, start = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
@@ -34,10 +34,10 @@ local function is_last_chance(deaths) return deaths and max_deliveries > 0 and d
 
 -- Take requests from the front of the queue, but none that this worker has leased: equal requests are one member. A worker
 -- takes its share, rounded up; one share is left for a worker that joins. A worker has one suspect at a time, and nothing
--- beside a suspect that becomes a dead letter with its next death.
+-- beside a suspect that becomes a dead letter with its next death. Return them, and 1 if there is nothing left to take.
 local function take()
   local has_suspects = call('EXISTS', DELIVERIES) == 1
-  if my.suspect > 0 and is_last_chance(call('HGET', DELIVERIES, call('HGET', SUSPECTS, ME))) then return {} end
+  if my.suspect > 0 and is_last_chance(call('HGET', DELIVERIES, call('HGET', SUSPECTS, ME))) then return {}, 1 end
   local waiting = call('ZCARD', QUEUE)
   local most = math.min(want, math.ceil(waiting / (call('HLEN', CRAWL) - FIXED + 1)))
   local taken, members, first = {}, {}, 0
@@ -63,7 +63,7 @@ local function take()
   in_parts('ZREM', QUEUE, members)
   in_parts('ZADD', TAKEN, taken)
   my.took, my.held = #members, my.held + #members
-  return taken
+  return taken, (#members == 0 or #members < most) and 1 or 0
 end
 
 -- The writes that a full server refuses come first: then it refuses the exchange as a whole. Without offers the exchange
@@ -148,7 +148,8 @@ if my.suspect > 0 then
   end
 end
 
-local taken = want > 0 and take() or {}
+local taken, is_dry = {}, false
+if want > 0 then taken, is_dry = take() end
 my.works, my.stamp, my.prior, my.offered, my.returned = 1, NOW, stamp, #offers / 3, #returns / 3
 local busy = (is_idle and my.held == 0) and 0 or 1
 if is_reset or at > 18 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
@@ -157,5 +158,6 @@ local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW
 save('@' .. ME, text_of(my))
 local suspect = my.suspect > 0 and call('HGET', SUSPECTS, ME) or ''
-local is_last = suspect ~= '' and is_last_chance(call('HGET', DELIVERIES, suspect))
-return {'OK', news(f), table.concat(flags), NOW, taken, suspect, my.suspect == 2 and 1 or 0, is_last and 1 or 0, others}
+local has_started = my.suspect == 2 and 1 or 0
+local is_last = suspect ~= '' and is_last_chance(call('HGET', DELIVERIES, suspect)) and 1 or 0
+return {'OK', news(f), table.concat(flags), NOW, taken, suspect, has_started, is_last, is_dry, others}

@@ -190,9 +190,9 @@ class PartitionedWorker:
         return any(part.is_full for part in self.parts)
 
     @property
-    def has_unsent(self) -> bool:
-        """True if there are offers on their way to the queue."""
-        return any(part.has_unsent for part in self.parts)
+    def prospects(self) -> int:
+        """How much the next exchanges may bring, see `Worker.prospects`."""
+        return sum(part.prospects for part in self.parts)
 
     @property
     def urgency(self) -> float:
@@ -201,7 +201,7 @@ class PartitionedWorker:
 
     @property
     def next_score(self) -> float:
-        """The lowest score of the requests taken ahead, infinite without any."""
+        """The lowest score of the requests taken ahead that may begin, infinite without any."""
         return min(part.next_score for part in self.parts)
 
     @property
@@ -265,7 +265,7 @@ class PartitionedWorker:
         return calls
 
     def _wishes(self, want: int) -> dict[int, int]:
-        """Return how many requests are wanted of each partition: of the one in which the most wait, if some do.
+        """Return how many requests are wanted of each partition: of the one with the most prospects, or else of all.
 
         So all queues become equally long, and each exchange takes many.
 
@@ -277,9 +277,9 @@ class PartitionedWorker:
         if self.urgency < self.next_score < math.inf:
             urgent = min(range(count), key=lambda index: self.parts[index].urgency)
             return {urgent: want}
-        longest = max(range(count), key=lambda index: self.parts[index].pending)
-        if self.parts[longest].pending:
-            return {longest: want}
+        best = max(range(count), key=lambda index: self.parts[index].prospects)
+        if self.parts[best].prospects:
+            return {best: want}
         return dict.fromkeys(range(count), max(1, want // count))
 
     def _unsure(self) -> frozenset[bytes]:

@@ -152,7 +152,8 @@ class Worker:
         self._kept: list[Offer] = []
         self._receipts: deque[tuple[float, Callable[[], object]]] = deque()
         self._suspect: bytes | None = None
-        self._has_started = self.is_last_chance = self._has_lost_a_leave = False
+        # The last: nothing was left to take, but for other suspects, and nothing has changed since.
+        self._has_started = self.is_last_chance = self._has_lost_a_leave = self._is_dry = False
         self._pushes = self._drops = self._joins = 0
         self._stamp = 0  # the time at which the last answered call was executed
         self._under_way: Call | None = None
@@ -194,8 +195,7 @@ class Worker:
             return None
         for waiting in (self.local_ready, [] if self.is_held_back else self.ready):
             for i, entry in enumerate(waiting):
-                is_held_up = entry.member == self._suspect and not self._has_started
-                if not is_held_up and entry.member not in self.running:
+                if not self._is_held_up(entry) and entry.member not in self.running:
                     self.running[entry.member] = Page(waiting.pop(i), self._pushes, self._drops)
                     return entry
         return None
@@ -272,14 +272,16 @@ class Worker:
         return len(self.outbox) >= self.batch
 
     @property
-    def has_unsent(self) -> bool:
-        """True if there are offers on their way to the queue."""
-        return bool(self.outbox)
+    def prospects(self) -> int:
+        """The requests that an exchange may bring; an ended suspect, which makes room for another, counts as one."""
+        suspect = self.finished.get(self._suspect or b"")
+        has_ended = suspect is not None and suspect.behind != math.inf
+        return len(self.outbox) + has_ended + (0 if self._is_dry and not has_ended else self.waiting)
 
     @property
     def next_score(self) -> float:
-        """The lowest score of the requests taken ahead, infinite without any."""
-        return self.ready[0].score if self.ready else math.inf
+        """The lowest score of the requests taken ahead that may begin, infinite without any."""
+        return next((entry.score for entry in self.ready if not self._is_held_up(entry)), math.inf)
 
     @property
     def pending(self) -> int:
@@ -316,9 +318,10 @@ class Worker:
     @property
     def has_waiting_suspect(self) -> bool:
         """True if a suspect is ready, and may not begin yet."""
-        if self._suspect is None or self._has_started:
-            return False
-        return any(entry.member == self._suspect for entry in self.ready)
+        return any(map(self._is_held_up, self.ready))
+
+    def _is_held_up(self, entry: Entry) -> bool:
+        return entry.member == self._suspect and not self._has_started
 
     # Calls.
 
@@ -453,7 +456,7 @@ class Worker:
         if status != b"OK":
             self.expire()
             return []
-        flags, stamp, taken, suspect, has_started, is_last_chance, others = more
+        flags, stamp, taken, suspect, has_started, is_last_chance, is_dry, others = more
         self._note(*news)
         self._stamp = int(stamp)
         self._max_bytes = min(MAX_BYTES, self._max_bytes + self._max_bytes // 32 + 1)
@@ -467,6 +470,8 @@ class Worker:
             self.repeats.put(fingerprint, True)
         self._returns = self._returns[len(call.returns) :]
         self._kept = self._kept[call.kept :]
+        has_changed = bool(flags) or self._suspect != (suspect or None)
+        self._is_dry = (self._is_dry and not has_changed) if is_dry is None else bool(is_dry)
         self._suspect, self._has_started, self.is_last_chance = suspect or None, bool(has_started), bool(is_last_chance)
         entries = [Entry(float(score), member) for score, member in zip(taken[::2], taken[1::2], strict=True)]
         if self.is_stopping:

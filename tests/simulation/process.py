@@ -182,8 +182,9 @@ class Process:
         while worker.phase is not Phase.LEFT:
             while len(running(worker)) < self.world.plan.concurrency and (entry := worker.take()) is not None:
                 self._begin(entry)
+            has_unsent = any(part.outbox for part in worker.parts)
             needs_more = len(running(worker)) < self.world.plan.concurrency and worker.next_score == math.inf
-            want = self.world.plan.prefetch if needs_more and (worker.has_unsent or hub.now >= self._next_poll) else 0
+            want = self.world.plan.prefetch if needs_more and (has_unsent or hub.now >= self._next_poll) else 0
             calls = worker.next_calls(want)
             if not calls:
                 if not self._may_leave():

@@ -1,5 +1,7 @@
 """A worker over two partitions, on the scripts in memory. Searches cover the other properties."""
 
+from typing import Any
+
 import pytest
 
 from scrapy_bloom.queue.keys import partition_of
@@ -13,17 +15,17 @@ from tests.support.script_server import ScriptServer
 class Driven:
     """A worker whose rounds a test sends."""
 
-    def __init__(self, name: str, sends: list[Send]) -> None:
+    def __init__(self, name: str, sends: list[Send], **options: Any) -> None:
         source = Source(SMALL.of_partition(2))
-        parts = [Worker(name, 60, "project.Shop", source, lambda member: member) for _ in sends]
+        parts = [Worker(name, 60, "project.Shop", source, lambda member: member, **options) for _ in sends]
         self.worker, self._sends = PartitionedWorker(parts), sends
 
-    def step(self, want: int = 0) -> bool:
-        """Execute a round, if there is one."""
+    def step(self, want: int = 0) -> int:
+        """Execute a round, if there is one, and return the number of its calls."""
         calls = self.worker.next_calls(want)
         for index, call in calls:
             self.worker.receive(self._sends[index](self.worker.name, call), index)
-        return bool(calls)
+        return len(calls)
 
     def work_off(self) -> None:
         """Execute rounds until there is no news."""
@@ -96,3 +98,30 @@ def test_a_partition_that_went_back_alone_is_a_loss() -> None:
     driven.worker.offer(Offer(0, b"2", b"2"))
     driven.work_off()
     assert [part.troubles for part in driven.worker.parts] == [[], [Trouble.ROLLED_BACK, Trouble.LINKS_LOST]]
+
+
+def test_suspects_of_several_partitions_take_turns_at_once() -> None:
+    """Each costs two rounds: one acknowledges the last one and takes it, and one starts it and asks for more."""
+    server = ScriptServer()
+    sends = [in_memory(server), in_memory(server, "other")]
+    dead, heir = (Driven(name, sends, max_deliveries=3) for name in ("dead", "heir"))
+    members = [b"%d" % number for number in range(40)]
+    for member in members:
+        dead.worker.offer(Offer(0, member, member))
+    taken = 0
+    while taken < len(members):
+        dead.step(40)
+        while dead.worker.take():
+            taken += 1
+    server.time += 61_000_000
+    heir.work_off()
+    heir.step(40)  # it finds the dead worker
+    fetched: list[bytes] = []
+    exchanges = 0
+    while len(fetched) < len(members) and exchanges <= 2 * len(members) + 10:
+        while entry := heir.worker.take():
+            fetched.append(entry.member)
+            heir.worker.finish(entry.member)
+        exchanges += heir.step(40 if heir.worker.prospects else 0) or heir.step(40)
+    assert sorted(fetched) == sorted(members)
+    assert exchanges <= 2 * len(members) + 10

@@ -248,11 +248,11 @@ def _frozen(worker: AnyWorker) -> Any:
     w = worker
     return (
         tuple(
-            (_frozen_part(p), p.waiting > 0, p.quiet, p.is_stale, p.is_gone, p.is_deleted, p.is_last_chance, p.origin)
-            for p in w.parts
+            (_frozen_part(p), p.quiet, p.is_stale, p.is_gone, p.is_deleted, p.is_last_chance, p.origin) for p in w.parts
         ),
         w.is_stopping,
-        max(range(len(w.parts)), key=lambda index: w.parts[index].pending),
+        tuple(p.waiting > 0 and not p._is_dry for p in w.parts),
+        frozenset(w._wishes(1)),
         frozenset(w._silent),
         tuple((member, tuple(counts)) for member, counts in w._began.items()),
         tuple((tuple(ends), waiting) for ends, waiting in w._waiting),
