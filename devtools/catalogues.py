@@ -1,13 +1,14 @@
 """Compare the Chinese catalogues with the texts of the pages, and each translation with its text.
 
 `python -m devtools.catalogues` prints the entries that are missing, obsolete, fuzzy or faulty, and exits with 1 if
-there are any. It expects the texts that `make docs` and `make translations` extract.
+there are any. It expects the texts that `make docs` and `make translations` extract. `python -m devtools.catalogues
+PAGE...` prints the faults of some pages, and their habits of a translation.
 """
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,23 @@ _UNITS = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "万": 1
 _HAN = r"[\u3400-\u9fff]"
 _FULL = "，。、：；！？（）"
 _STRONG = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+
+# Habits of a translation, which a Chinese engineer would not write, each with the advice.
+HABITS = {
+    r"(?:次|个|场|该|给|让|整个|的)爬取(?!的|到|过|了)|爬取会": "爬取 is a verb: a crawl is 任务 or 这次抓取",
+    r"死(?!信|锁|循环)": "a crash is 崩溃 or 异常退出",
+    r"杀(?!毒)": "to kill is 被强制结束（kill）",
+    r"[算当]作|[就仍也不都]算(?!法|出|上)": "say the consequence: 会重新抓取, 会被去重",
+    r"以租约": "to lease is 登记租约",
+    r"键上": "键的类型是 or 键里存的是",
+    r"小了?(?:一百|[一二两三四五六七八九十\d]+) ?倍": "是…的 N 倍, or 减少 N%",
+    r"\d ?%? 到 \d": "a range is 29%～33%",
+    r"\d %": "95% has no space",
+    r"(?s)\d ?(?:s|ms|us)\b.*。": "units in sentences are 秒、毫秒、微秒",
+    r"；[^。\n]*；": "one semicolon a sentence",
+    r"本页(?:说明|列出|介绍|讲)": "begin with the reader's problem",
+    r"(?<![Hh])哈希被|的哈希(?!函数|值)": "Redis's is a Hash",
+}
 
 
 class Term(NamedTuple):
@@ -81,6 +99,11 @@ def faults(text: str, translation: str) -> Iterator[str]:
         if text != translation and term.is_in(prose) and not any(each in translation for each in term.chinese):
             yield f"{term.english} is {' or '.join(term.chinese)}"
     yield from _typography(prose, _prose(translation))
+
+
+def habits(translation: str) -> list[str]:
+    """Return the advice on a translation that reads as one."""
+    return [advice for habit, advice in HABITS.items() if re.search(habit, _prose(translation))]
 
 
 def differences(texts: Path, catalogues: Path) -> Iterator[str]:
@@ -143,12 +166,13 @@ def _typography(text: str, translation: str) -> Iterator[str]:
         yield f"does not end with {ends[last]}"
 
 
-def main() -> int:
-    """Print the differences and the faults, and how many there are."""
-    found = sorted(differences(_TEXTS, CATALOGUES))
-    for path in sorted(CATALOGUES.glob("*.po")):
+def main(pages: Sequence[str]) -> int:
+    """Print the differences and the faults, or the faults and habits of some pages, and how many there are."""
+    found = [] if pages else sorted(differences(_TEXTS, CATALOGUES))
+    for path in [CATALOGUES / f"{page}.po" for page in pages] or sorted(CATALOGUES.glob("*.po")):
         for _, text, translation in entries(read(path)):
-            found += (f"{path.stem}: {fault}: {text}" for fault in faults(text, translation))
+            each = [*faults(text, translation), *(habits(translation) if pages else ())]
+            found += (f"{path.stem}: {fault}: {text}\n    {translation}" for fault in each)
     for line in found:
         print(line)
     if found:
@@ -157,4 +181,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Lint prose: docstrings, comments, log lines, errors and help texts of Python, comments of Lua, and Markdown.
 
-`python -m devtools.prose [PATH...]` prints every finding as file:line. Without a path it reads the package and its
-documentation.
+`python -m devtools.prose [PATH...]` prints every finding as file:line, and how often each page speaks to its reader and
+gives a reason. Without a path it reads the package and its documentation.
+
+Code is short, so there a noun is better than a clause. A page explains, so there only a calque is a finding.
 """
 
 import ast
@@ -26,7 +28,8 @@ class Pattern(NamedTuple):
     better: str
 
 
-PATTERNS = (
+# Of docstrings, comments, strings and log lines.
+IN_CODE = (
     # A question and an infinitive are idiom: "what now?", "what to do".
     Pattern(
         r"\bwhat\b(?!\s+to\b)(?!.*\?)",
@@ -56,7 +59,69 @@ PATTERNS = (
         f"`{'word ' * 34}word`",
     ),
 )
+# Of pages: word for word from another language, or from a dialect of specifications.
+IN_PAGES = (
+    Pattern(r"\banew\b", "say again, or start over", "`crawl anew`", "`start over`"),
+    Pattern(r"\b(?:once more|for ever)\b", "say again, or forever", "`it is asked once more`", "`it is asked again`"),
+    Pattern(r"\bmend(?:s|ed|ing)?\b", "software is fixed or repaired", "`that is mended`", "`that is fixed`"),
+    Pattern(
+        r"\brather\b(?! than)[^.;]*\bthan\b",
+        "say better … than, or instead",
+        "`a page is rather fetched twice than never`",
+        "`better to fetch a page twice than to miss it`",
+    ),
+    Pattern(
+        r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|less|such|different|better|worse|in)\w",
+        "say is not a …",
+        "`it is no failure`",
+        "`it is not a failure`",
+    ),
+    Pattern(
+        r"\b(?:knows?|names?|forgets?|ends?|meets?) no\b",
+        "negate the verb",
+        "`the add-on knows no spider`",
+        "`the add-on does not know the spider`",
+    ),
+    Pattern(
+        r"\bagain\s+(?:whose|which|that)\b",
+        "put the clause beside its noun",
+        "`fetches pages again whose download failed`",
+        "`fetches failed pages again`",
+    ),
+    Pattern(
+        r"\b(?:the way of an?|users? of the server|in every end|for seen)\b",
+        "word for word from another language",
+        "`give the crawl a user of the server`",
+        "`create a Redis user for the crawl`",
+    ),
+    Pattern(
+        r"\b(?:crawls?|checks?) (?:warns?|learns?|meets?|knows?)\b",
+        "a thing does not act like a person",
+        "`a crawl warns`",
+        "`the worker logs a warning`",
+    ),
+    Pattern(
+        r"\b(?:page|file|log|table|section) ha(?:s|ve) (?!to\b|been\b|it\b)",
+        "say contains, lists, shows",
+        "`the page has the docstrings`",
+        "`the page lists the docstrings`",
+    ),
+    Pattern(r"\b(?:an?|cached|the) repeats?\b", "readers say duplicate", "`a cached repeat`", "`a cached duplicate`"),
+    Pattern(
+        r"^This page (?:shows|lists|covers|describes|is|says|contains)\b",
+        "begin with the reader's problem",
+        "`This page shows how a crawl is resumed`",
+        "`A crawl stopped half-way?`",
+    ),
+    Pattern(r"\ban\s+other\b|\bthe\s+begin\b", "not English", "`an other worker`", "`another worker`"),
+)
+PAGE = ".md"
 
+_READER = r"\b(?:you|your|yours|yourself)\b"
+_REASON = (
+    r"\b(?:because|since|so that|however|for example|e\.g\.|instead|if you|when you|note that|th(?:is|at) means"
+    r"|therefore)\b"
+)
 _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 _CODES = re.compile(r"CODE(?:, CODE)+")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -100,9 +165,43 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
             start = end
 
 
-def findings(text: str) -> list[str]:
+def findings(text: str, patterns: Iterable[Pattern]) -> list[str]:
     """Return the reasons to rewrite a sentence."""
-    return [pattern.reason for pattern in PATTERNS if re.search(pattern.regex, text, re.IGNORECASE)]
+    return [pattern.reason for pattern in patterns if re.search(pattern.regex, text, re.IGNORECASE)]
+
+
+def patterns_of(path: Path) -> tuple[Pattern, ...]:
+    """Return the patterns to avoid in a file."""
+    return IN_PAGES if path.suffix == PAGE else IN_CODE
+
+
+class Manner(NamedTuple):
+    """How a page speaks: its words without tables and code, and among 1,000 of them readers, reasons and colons."""
+
+    words: int
+    sentence: float
+    reader: float
+    reasons: float
+    colons: float
+
+    @classmethod
+    def of(cls, page: Path) -> "Manner":
+        """Count the words of a page."""
+        prose = re.sub(r"^(?:\||#).*", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        read = [text for _, text in sentences(re.sub(r"<!--.*?-->", "", prose, flags=re.DOTALL))]
+        text = "\n".join(read)
+        words = len(text.split()) or 1
+        reader, reasons, colons = (
+            len(re.findall(regex, text, re.IGNORECASE)) * 1000 / words for regex in (_READER, _REASON, r":(?=\s)")
+        )
+        return cls(words, words / max(len(read), 1), reader, reasons, colons)
+
+    def __str__(self) -> str:
+        """Return the line of the report."""
+        return (
+            f"{self.words:,} words, {self.sentence:.1f} a sentence; in 1,000: {self.reader:.1f} you,"
+            f" {self.reasons:.1f} reasons, {self.colons:.1f} colons"
+        )
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -186,9 +285,11 @@ def main(arguments: Sequence[str]) -> int:
         f"{each.path}:{each.line}: {reason}: {each.text}"
         for path in paths
         for each in read(path)
-        for reason in findings(each.text)
+        for reason in findings(each.text, patterns_of(each.path))
     ]
-    print(*lines, f"{len(lines)} findings", sep="\n")
+    pages = sorted(page for path in paths for page in ([path] if path.is_file() else path.rglob(f"*{PAGE}")))
+    print(*lines, *(f"{page}: {Manner.of(page)}" for page in pages if page.suffix == PAGE), sep="\n")
+    print(f"{len(lines)} findings")
     return 1 if lines else 0
 
 

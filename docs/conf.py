@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -21,7 +22,7 @@ html_copy_source = False
 html_use_index = False  # the search finds names, and its table is too wide for narrow screens
 html_show_copyright = False
 html_static_path = ["_static"]
-html_css_files = ["chinese.css"]
+html_css_files = ["site.css"]
 templates_path = ["_templates"]
 # The sidebar of the theme, with the link to the page in the other language.
 html_sidebars = {
@@ -55,13 +56,31 @@ nitpick_ignore_regex = [
 ]
 
 
-def _add_contents(_: Sphinx, page: str, source: list[str]) -> None:
+# The pages of this section of the index are for contributors, and not in the sidebar.
+_INTERNALS = "Internals"
+
+
+def _sections(index: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the sections of the index, each with the pages of its links."""
+    for section in index.split("\n## ")[1:]:
+        yield section.partition("\n")[0], re.findall(r"\]\(([\w-]+)\.md\)", section)
+
+
+def _add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """Make a table of contents of each section of the index, in the order of its links."""
-    if page == "index":
-        for section in source[0].split("\n## ")[1:]:
-            caption = section.partition("\n")[0]
-            pages = "\n".join(re.findall(r"\]\(([\w-]+)\.md\)", section))
-            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
+    listed: set[str] = set()
+    for caption, links in _sections((Path(app.srcdir) / "index.md").read_text(encoding="utf-8")):
+        pages = [each for each in dict.fromkeys(links) if each not in listed]
+        listed.update(pages)
+        if page == "index" and caption != _INTERNALS:
+            source[0] += "\n".join(("\n```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""))
+        elif page in pages and caption == _INTERNALS:
+            source[0] = f"---\norphan: true\n---\n{source[0]}"
+
+
+def _hide_keywords(_: Sphinx, __: str, source: list[str]) -> None:
+    """Make the comment with a page's keywords, other words of its readers, a hidden text that the search finds."""
+    source[0] = re.sub(r"<!-- keywords: (.+?) -->", r"```{container} keywords\n\1\n```", source[0], flags=re.DOTALL)
 
 
 def _link_to_repository(_: Sphinx, __: str, source: list[str]) -> None:
@@ -72,4 +91,5 @@ def _link_to_repository(_: Sphinx, __: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Register the changes of a page's text before it is parsed."""
     app.connect("source-read", _add_contents)
+    app.connect("source-read", _hide_keywords)
     app.connect("source-read", _link_to_repository)

@@ -50,7 +50,7 @@ def run(_: Asked) -> list[Plot]:
 
         steps: dict[str, Step] = {
             FINGERPRINT: (fingerprint, requests),
-            "a repeat, request_seen": (dupefilter.request_seen, requests),
+            "a duplicate, request_seen": (dupefilter.request_seen, requests),
             "SADD by redis-py": (lambda item: plain.sadd("bench:set", item), items),
             "add, a new item": (bloom.add, items),
             "a new link, request_seen": (

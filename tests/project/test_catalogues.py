@@ -26,3 +26,32 @@ def test_glossary() -> None:
     assert terms["Bloom filter"] == ("布隆过滤器",)
     assert terms["resume"] == ("续爬", "恢复")
     assert {"error rate", "lease", "shard", "dead letter", "layer"} < set(terms)
+
+
+@pytest.mark.parametrize(
+    "translation",
+    [
+        "整个爬取结束。",
+        "工作进程死掉了。",
+        "被杀掉",
+        "仍算见过",
+        "以租约领取",
+        "键上是一个 SET",
+        "小了一百倍",
+        "29 到 33%",
+        "95 %",
+        "等待 5 s。",
+        "一；二；三",
+        "本页说明如何续爬。",
+        "过滤器的哈希被删除",
+    ],
+)
+def test_habits(translation: str) -> None:
+    """Each habit of a translation is found."""
+    assert len(catalogues.habits(translation)) == 1
+
+
+def test_chinese() -> None:
+    """Chinese as engineers write it has no findings."""
+    for text in ("爬取的速度", "死信", "算法", "`--ttl 5 s` 等待 5 秒。", "29%～33%", "哈希函数", "2 ms"):
+        assert catalogues.habits(text) == []
