@@ -51,9 +51,9 @@ class Links:
             **more,
         }
         crawler = get_crawler(Spider, settings)
-        crawler.spider = Spider.from_crawler(crawler, name="measured")
+        self.spider = crawler.spider = Spider.from_crawler(crawler, name="measured")
         self.scheduler: Any = BloomScheduler.from_crawler(crawler)
-        self.scheduler.open(crawler.spider)
+        self.scheduler.open(self.spider)
         self._numbers = count()
         for number in islice(self._numbers, WAITING):
             self.scheduler.enqueue_request(Request(url(number)))

@@ -1,12 +1,14 @@
-"""The bytes of a filter on a server, and of a full cache in a process.
+"""The bytes of a filter and a queue on a server, and of a full cache in a process.
 
-The bytes are compared with the theoretical minimum, a SET and RedisBloom. Nothing is rounded in a filter's favor:
-bytes are MEMORY USAGE of all its keys, including the hash of its parameters.
+The bytes of a filter are compared with the theoretical minimum, a SET and RedisBloom. Nothing is rounded in its favor:
+bytes are MEMORY USAGE of all its keys, including the hash of its parameters. Pending requests are those of
+BloomScheduler, with Scrapy's `Referer` and depth. The append-only file is not rewritten meanwhile.
 """
 
 import math
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from scrapy.utils.request import fingerprint
 from benchmarks.harness import redisbloom, report
 from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Lines, Plot
-from benchmarks.harness.urls import fingerprints, urls
+from benchmarks.harness.urls import fingerprints, url, urls
+from benchmarks.subjects.measured import Links
 from devtools.servers import available, memory_usage, running
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._cache import TwoGenerationCache
@@ -41,6 +44,8 @@ class Case(NamedTuple):
 RATES = (1e-3, 1e-6)
 SET_SIZES = (10_000, 100_000, 1_000_000)
 BATCH = 10_000
+SERIALIZERS = {"pickle": None, "JSON": "scrapy_bloom.serializers.json"}
+PENDING = 20_000
 REPEATS = (1_024, CACHE_SIZE.default)
 PROMISED = Case(5_000_000, 1e-6, 0)
 # Those of the picture, and the compared ones.
@@ -74,6 +79,7 @@ def run(_: Asked) -> list[Plot]:
             report.say(f"  {server.name}")
             _print(server.name, measured)
             drawn = drawn or [_plot(measured)]
+        _print_queue(kind)
     _print_process()
     return drawn
 
@@ -135,6 +141,31 @@ def _print(server: str, measured: Measured) -> None:
     report.target(f"{server}: bytes of {promise}, times its bits,", measured.times_bits(PROMISED), MOST_TIMES_BITS)
 
 
+def _print_queue(kind: str) -> None:
+    """Print the bytes of pending requests, and by how many each new one lengthens the append-only file."""
+    rows = []
+    for name, serializer in SERIALIZERS.items():
+        with (
+            running(kind, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0") as server,
+            server.client() as client,
+            closing(Links(server.url, SCHEDULER_SERIALIZER=serializer)) as links,
+        ):
+            queue, before = f"{links.spider.name}:requests", client.info("persistence")["aof_current_size"]
+            for link in urls(PENDING, PENDING):
+                headers = {"Referer": url(0)}
+                request = Request(link, links.spider.parse, headers=headers, meta={"depth": 3})
+                links.scheduler.enqueue_request(request)
+            written = client.info("persistence")["aof_current_size"] - before
+            pending = client.zcard(queue)
+            rows.append((name, f"{memory_usage(client, queue) / pending:.0f}", f"{written / pending:.0f}"))
+    title = f"Pending requests on {server.name}, with URLs of {_mean_length():.0f} characters"
+    report.table(title, ("serializer", "bytes each", "bytes of the append-only file"), rows)
+
+
+def _mean_length() -> float:
+    return sum(map(len, urls(0, 1000))) / 1000
+
+
 def _print_process() -> None:
     """Print the memory of a full cache: URLs, fingerprints and both containers."""
     rows = []
@@ -147,8 +178,7 @@ def _print_process() -> None:
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         rows.append((f"{size:,}", f"{taken / 1e6:.1f}", f"{taken / size:.0f}"))
-    length = sum(map(len, urls(0, 1000))) / 1000
-    title = f"A process with a full cache (BLOOMFILTER_CACHE_SIZE), with URLs of {length:.0f} characters:"
+    title = f"A process with a full cache (BLOOMFILTER_CACHE_SIZE), with URLs of {_mean_length():.0f} characters:"
     report.table(title, ("repeats", "MB", "bytes each"), rows)
 
 

@@ -41,9 +41,9 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
         r"before one script, BloomScheduler, 5 ms +\|.* 10 to 10 \|",
     ),
     "memory": (
-        {"SET_SIZES": (1_000,), "DRAWN": (), "CASES": [PROMISED], "REPEATS": (1_024,)},
+        {"SET_SIZES": (1_000,), "DRAWN": (), "CASES": [PROMISED], "PENDING": 100, "REPEATS": (1_024,)},
         2,
-        r"\| 5,000,000 +\| +1e-06 \| +0 \|",
+        r"(?s)\| 5,000,000 +\| +1e-06 \| +0 \|.*\| JSON +\|",
     ),
     "micro": ({"NUMBER": 100, "TURNS": 1}, 0, r"\| add_many, 100 new items +\|"),
     "promise": (

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from benchmarks.__main__ import PARTS
+from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.options import ERROR_RATE
@@ -39,7 +40,7 @@ def anchors(file: str) -> set[str]:
 
 def test_pages_missed() -> None:
     """The expected missed pages and the memory are those of a filter; the README has the first and the last row."""
-    *rows, of_the_set = table("docs/error-rate.md", "Effect on a crawl")
+    *rows, of_the_set = table("docs/capacity.md", "Choose the error rate")
     assert float(rows[0][1]) == ERROR_RATE.default
     for _, error_rate, missed, memory in rows:
         plan = make_plan(FilterParameters(error_rate=float(error_rate)))
@@ -49,6 +50,21 @@ def test_pages_missed() -> None:
     readme = {row[0]: row[1:] for row in table("README.md", "Compared with scrapy-redis")}
     assert readme["memory for 1,000,000 seen requests, without the queue"] == [of_the_set[3], rows[0][3]]
     assert readme["new requests dropped in a crawl of that size, expected"] == [of_the_set[2], rows[0][2]]
+
+
+def test_sizes() -> None:
+    """The memory for Redis is that of `plan`, and the measured bytes of a pending request as JSON."""
+    _, (_, pending, _) = result("Pending requests on Redis")
+    plans = [make_plan(FilterParameters(capacity=10**power)) for power in (6, 7, 8)]
+    expected = [
+        [plan["memory_bytes"] for plan in plans],
+        [plan["growth"][0]["memory_bytes"] for plan in plans],
+        [plan["capacity"] // 10 * int(pending) for plan in plans],
+        [plan["set_memory_bytes"] for plan in plans],
+    ]
+    assert [plan["growth"][0]["requests"] for plan in plans] == [2 * plan["capacity"] for plan in plans]
+    rows = table("docs/capacity.md", "How much memory")
+    assert [row[1:] for row in rows] == [[as_size(size) for size in sizes] for sizes in expected]
 
 
 def test_architecture() -> None:

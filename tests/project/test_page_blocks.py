@@ -37,13 +37,16 @@ RUN: list[tuple[str, str, str, str]] = [
     ("deploy.md", "yaml", "", "test_page_deploy.test_manifests"),
     ("monitoring.md", "ini", "", "test_page_deploy.test_units"),
     ("monitoring.md", "yaml", "", "test_page_deploy.test_alerts"),
-    ("access.md", "text", "ACL SETUSER", "test_page_access.test_user"),
+    ("security.md", "text", "ACL SETUSER", "test_page_security.test_user"),
     ("start-over.md", "bash", "scrapy crawl ", "test_page_blocks.test_start_over"),
     ("start-requests.md", "python", "async def start", "test_page_blocks.test_start_requests"),
     ("start-requests.md", "python", "class NewsSpider", "test_page_blocks.test_start_urls"),
     ("start-urls.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
     ("start-urls.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
-    ("backup.md|from-bloomfilter.md", "bash", "redis-cli (config set|unlink) ", "test_page_blocks.test_redis_cli"),
+    (
+        *("backup.md|from-bloomfilter.md|capacity.md", "bash", "redis-cli (config set|unlink|memory usage|zcard) "),
+        "test_page_blocks.test_redis_cli",
+    ),
     ("recrawl.md", "text", "All 100 requests", "test_page_blocks.test_log_lines"),
     ("../README.md|performance.md|large.md|servers.md", "bash", r"(\w+=\S+ )?make ", "test_page_blocks.test_targets"),
     ("performance.md|large.md|servers.md", "bash", r"(\.venv/bin/)?python -m ", "test_page_blocks.test_targets"),
@@ -53,6 +56,11 @@ PARSED = {
     ("deploy.md", "bash", "docker "): "needs Docker's daemon; test_page_deploy compares its names with the Dockerfile",
     ("deploy.md", "bash", "kubectl "): "needs a cluster; the Secret has the name and the key of the manifest",
     ("deploy.md", "bash", "curl "): "needs a Scrapyd; run by hand with Scrapyd 1.6.0",
+    (
+        "integrations.md",
+        "python",
+        "from scrapy_playwright",
+    ): "needs a browser; run with scrapy-playwright 0.0.48",
     ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
     (".*", "bash", "python3 -m venv |. .venv/|pip (install|wheel) "): "an installation, as `nox -s wheel` does it",
     ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
@@ -154,7 +162,9 @@ def test_start_urls() -> None:
 def test_redis_cli() -> None:
     """The server executes the commands."""
     with running("valkey") as server, server.client(decode_responses=True) as client:
-        for _, *words in shell("backup.md", "from-bloomfilter.md", begins="redis-cli (config set|unlink) "):
+        for _, *words in shell(
+            "backup.md", "from-bloomfilter.md", "capacity.md", begins="redis-cli (?!config rewrite)"
+        ):
             client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}
 

@@ -1,4 +1,4 @@
-"""The user on the page of the server's users can crawl, and may do nothing else."""
+"""The Redis user on the page of security can crawl, and may do nothing else."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ PAGES = 30
 
 def rules() -> list[list[str]]:
     """Return the words of each rule."""
-    return [block.split() for block in blocks("access.md", "text")]
+    return [block.split() for block in blocks("security.md", "text")]
 
 
 def test_commands() -> None:
