@@ -75,4 +75,4 @@ def test_deleted_data(column: int, valkey: Server, key: str) -> None:
         assert set(crawl.fates()) == {"kept"}
         way = {1: flush, 2: clear(), 3: clear("--with-queue", "--queue", crawl.queue)}[column]
         way(valkey, crawl)
-        assert crawl.fates() == [row[column] for row in table("docs/start-over.md", "Deleted data")]
+        assert crawl.fates() == [row[column] for row in table("docs/resume.md", "Deleted data")]
