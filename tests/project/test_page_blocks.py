@@ -69,7 +69,7 @@ PARSED = {
     ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
     (".*", "bash", "python3 -m venv |. .venv/|pip (install|wheel) "): "an installation, as `nox -s wheel` does it",
     ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
-    ("classes.md", "{eval-rst}", ""): "`make docs` builds it, and its warnings are errors",
+    ("api.md", "{eval-rst}", ""): "`make docs` builds it, and its warnings are errors",
     (".*", "|mermaid", ""): "a picture",
 }
 

@@ -16,7 +16,7 @@ from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.cli.info import METRICS
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import OPTIONS
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
 from scrapy_bloom.settings import FAILED_ITEMS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
@@ -52,10 +52,18 @@ def test_kinds_of_servers() -> None:
 
 
 def test_stats() -> None:
-    """Every stat has its row, and an action is for a stat."""
-    rows = table("docs/stats.md", "Stats of a worker and of its filter")
-    assert {row[0].strip("`") for row in rows} == STATS
-    assert {row[0].strip("`") for row in table("docs/stats.md", "High values")} <= STATS
+    """Every stat has its row."""
+    assert {row[0].strip("`") for row in table("docs/monitoring.md", "Stats")} == STATS
+
+
+def test_numbers_of_partitions() -> None:
+    """The page names a key whose number is not the partition's."""
+    ((number, key),) = re.findall(
+        r"filter of partition (\d) is at `(\S+)`", text("docs/monitoring.md").replace("\n", " ")
+    )
+    keys = [filter_key for _, filter_key in partition_keys("news:requests", "{news:requests}:dupefilter", 4)]
+    assert keys.index(key) == int(number)
+    assert f"partition:{number}" not in key
 
 
 @pytest.mark.parametrize("page", [*EVERY_PAGE, "../README.zh-CN.md", "../CHANGELOG.md"])
