@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
+.PHONY: demo test test-all test-unit test-cluster figures check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
 	mutants bench search soak docs browse recording links translations clean
 
 demo: $(VENV)/.package
@@ -24,6 +24,10 @@ test-all: $(VENV)/.test
 # Faults of clusters and masters under full load, one after another, in a quarter of an hour.
 test-cluster: $(VENV)/.test
 	$(BIN)/python -m pytest tests/cluster -m "cluster or long" $(ARGS)
+
+# The figures that tests print, in tests/RESULTS.md; ARGS="outages workers" those of some tests, which have these texts.
+figures: $(VENV)/.test
+	$(BIN)/python -m tests.figures $(ARGS)
 
 # The tests without a server, in seconds.
 test-unit: $(VENV)/.test

@@ -44,6 +44,7 @@ FURTHER = [
     ("ours", "chain, 2 s"),
     ("ours", "tree, 15 s"),
     ("scrapy-redis", "tree, 2 s"),
+    ("scrapy-redis", "chain, 2 s"),
 ]
 
 
