@@ -286,7 +286,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         A request that has failed three times in this process is given up: this process ignores links to it until it
         ends, or for a BLOOMFILTER_TTL at most. Otherwise pages that link to each other, and whose callbacks raise,
-        would be fetched for ever.
+        would be fetched forever.
         """
         redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
         failed = tuple(map(self.fingerprint_of, (request, *redirected)))

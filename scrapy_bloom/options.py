@@ -99,7 +99,7 @@ ERROR_RATE = Option[float](
     1e-6,
     # No crawl has so many pages that a smaller rate would make a difference.
     "lie between 0 and 1, both excluded, and not below 1e-15",
-    "share of new requests that may be taken for seen, over the whole filter",
+    "share of new requests that may be mistaken for duplicates, over the whole filter",
     least=1e-15,
     limit=1,
 )
@@ -114,8 +114,8 @@ TTL = Option[float | None](
     "ttl",
     None,
     # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
-    "be 0 (for ever) or at least 1 second",
-    "seconds for which the filter remembers a request, up to 1.25 times as long; 0: for ever",
+    "be 0 (forever) or at least 1 second",
+    "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
     least=1.0,
     or_zero=True,
 )

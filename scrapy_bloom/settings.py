@@ -30,9 +30,9 @@ class BloomSettings:
 
     Attributes:
         capacity: expected number of distinct requests.
-        error_rate: share of new requests that may be taken for seen, from 1e-15 to below 1.
+        error_rate: share of new requests that may be mistaken for duplicates, from 1e-15 to below 1.
         expansion: growth factor of each further layer; 0: the filter never grows.
-        ttl: seconds for which the filter remembers a request at least; None: for ever.
+        ttl: seconds for which the filter remembers a request at least; None: forever.
         cache_size: repeats in a worker's cache; 0: no cache.
         retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
@@ -157,7 +157,7 @@ def _refuse_unknown(settings: BaseSettings) -> None:
                 f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
                 f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, the expected number of distinct "
                 f"requests (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the share of new "
-                f"requests that may be taken for seen (default {options.ERROR_RATE.default_text})"
+                f"requests that may be mistaken for duplicates (default {options.ERROR_RATE.default_text})"
             )
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         # The value may contain a password.

@@ -182,7 +182,7 @@ def timeouts(crawl: Crawl) -> Findings:
     connection = known(lambda: crawl.client.get_connection_kwargs()) or {}  # noqa: PLW0108  # a client may be unusable
     seconds, harm = connection.get("socket_timeout", _SOCKET[0]), ""
     if seconds is None or seconds > _SOCKET[1]:
-        harm = f"a hanging server blocks the worker {'for ever' if seconds is None else 'for so long'}"
+        harm = f"a hanging server blocks the worker {'forever' if seconds is None else 'for so long'}"
     elif seconds < _SOCKET[0]:
         harm = "a busy server counts as unreachable, and commands are sent again"
     elif seconds >= lease >= _SHORT_LEASE:

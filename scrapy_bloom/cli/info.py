@@ -30,9 +30,9 @@ from scrapy_bloom.queue.inspection import QueueState
 METRICS = {
     "exists": "1 if there is a filter at the key",
     "capacity": "Distinct requests that the filter was sized for",
-    "error_rate": "Share of new requests taken for seen, at most",
+    "error_rate": "Share of new requests mistaken for duplicates, at most",
     "count": "Requests in the filter",
-    "current_error_rate": "Share of new requests taken for seen now",
+    "current_error_rate": "Share of new requests mistaken for duplicates now",
     "fill_ratio": "Share of bits that are set",
     "memory_bytes": "Bytes of the filter in Redis",
     "layers": "Layers of the filter",

@@ -108,7 +108,7 @@ def _text(plan: dict[str, Any]) -> str:
     missed = "if all layers are always full" if ttl else "expected, since a filter errs less until it is full"
     rows = [
         ("capacity", plural(capacity, "request") + window),
-        ("error rate", f"{as_number(rate)} of the new requests are taken for seen when the filter is full"),
+        ("error rate", f"{as_number(rate)} of the new requests are mistaken for duplicates when the filter is full"),
         ("memory", f"{as_size(memory)}, {plan['bytes_a_request']:.1f} bytes per request"),
         ("a SET", f"{as_size(plan['set_memory_bytes'])}, {plan['set_memory_bytes'] / memory:.1f} times as much"),
         ("missed", f"{as_expected_pages(plan['expected_false_positives'])} of {capacity:,} {missed}"),

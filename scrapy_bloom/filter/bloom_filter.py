@@ -84,7 +84,7 @@ class BloomFilter(BaseBloomFilter):
         expansion: growth factor of the layers, 1 for equal layers. With 0 the filter never grows,
             and exceeds its error rate beyond its capacity.
         ttl: minimum seconds for which an item is remembered; the maximum is 1.25 times as long.
-            None: for ever.
+            None: forever.
         fingerprint: name of the items' fingerprint scheme. It is stored, and compared like the
             other parameters.
         cache_size: items in the process's cache, 0 for none.

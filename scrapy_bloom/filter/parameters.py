@@ -23,7 +23,7 @@ class FilterParameters:
         capacity: items of the whole crawl, or of one `ttl`.
         error_rate: share of new items that may be reported as seen over the whole filter, between 0 and 1.
         expansion: growth factor of the layers' capacities; 0: the filter never grows.
-        ttl: minimum seconds for which an item is remembered; None: for ever.
+        ttl: minimum seconds for which an item is remembered; None: forever.
         fingerprint: name of the items' fingerprint scheme.
         hash: name of the hash scheme.
     """

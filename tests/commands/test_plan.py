@@ -36,7 +36,7 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert command.call("plan", *options) == 0
         printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
-        assert printed["error"] == "rate  1e-6 of the new requests are taken for seen when the filter is full"
+        assert printed["error"] == "rate  1e-6 of the new requests are mistaken for duplicates when the filter is full"
         assert printed["missed"] == missed
 
 

@@ -53,8 +53,8 @@ RUN: list[tuple[str, str, str, str]] = [
         "test_page_blocks.test_redis_cli",
     ),
     ("recrawl.md|incremental.md", "text", "All 100 requests", "test_page_blocks.test_log_lines"),
-    ("../README.md|performance.md|large.md|servers.md", "bash", r"(\w+=\S+ )?make ", "test_page_blocks.test_targets"),
-    ("performance.md|large.md|servers.md", "bash", r"(\.venv/bin/)?python -m ", "test_page_blocks.test_targets"),
+    ("../README.md|performance.md|servers.md", "bash", r"(\w+=\S+ )?make ", "test_page_blocks.test_targets"),
+    ("performance.md|servers.md", "bash", r"(\.venv/bin/)?python -m ", "test_page_blocks.test_targets"),
 ]
 # With the reason.
 PARSED = {
