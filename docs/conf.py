@@ -56,6 +56,8 @@ nitpick_ignore_regex = [
 ]
 
 
+# A comment in code; a heading stands at the beginning of a line, too, but its text is never that of a comment.
+COMMENT = re.compile(r"^((?:.*\S  )?# )(.+)$", re.MULTILINE)
 # The pages of this section of the index are for contributors, and not in the sidebar.
 _INTERNALS = "Internals"
 
@@ -83,6 +85,13 @@ def _hide_keywords(_: Sphinx, __: str, source: list[str]) -> None:
     source[0] = re.sub(r"<!-- keywords: (.+?) -->", r"```{container} keywords\n\1\n```", source[0], flags=re.DOTALL)
 
 
+def _translate_comments(app: Sphinx, _: str, source: list[str]) -> None:
+    """Replace the comments in code on the Chinese site: catalogues leave code out."""
+    if app.config.language == "zh_CN":
+        chinese = tomllib.loads((Path(app.srcdir) / "locale/zh_CN/comments.toml").read_text(encoding="utf-8"))
+        source[0] = COMMENT.sub(lambda found: f"{found[1]}{chinese.get(found[2], found[2])}", source[0])
+
+
 def _link_to_repository(_: Sphinx, __: str, source: list[str]) -> None:
     """Lead links to files outside this folder to the repository."""
     source[0] = source[0].replace("](../", "](repository:")
@@ -92,4 +101,5 @@ def setup(app: Sphinx) -> None:
     """Register the changes of a page's text before it is parsed."""
     app.connect("source-read", _add_contents)
     app.connect("source-read", _hide_keywords)
+    app.connect("source-read", _translate_comments)
     app.connect("source-read", _link_to_repository)

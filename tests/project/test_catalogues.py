@@ -1,11 +1,16 @@
 """The Chinese catalogues are translated throughout, and each translation agrees with its text and the glossary."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from devtools import catalogues
+from tests.support.documentation import DOCS, all_blocks
 
+# Languages of code with comments.
+CODE = ("bash", "console", "dockerfile", "ini", "pycon", "python", "yaml")
 PAGES = sorted(catalogues.CATALOGUES.glob("*.po"))
 
 
@@ -18,6 +23,26 @@ def test_catalogue(page: Path) -> None:
     translated = [(text, translation) for _, text, translation in catalogues.entries(catalogue)]
     assert translated
     assert [(fault, *each) for each in translated for fault in catalogues.faults(*each)] == []
+
+
+def test_comments() -> None:
+    """Each comment in the code of a page has its Chinese, and no other text has."""
+    found = {
+        comment
+        for page in DOCS.glob("*.md")
+        for block in all_blocks(page.name)
+        if block.language in CODE
+        for comment in re.findall(r"(?:^|\S {2,})# (.+)$", block.text, re.MULTILINE)
+    }
+    assert found == set(tomllib.loads((DOCS / "locale/zh_CN/comments.toml").read_text()))
+
+
+@pytest.mark.parametrize("picture", sorted(DOCS.glob("*.zh_CN.svg")), ids=lambda picture: picture.name)
+def test_pictures(picture: Path) -> None:
+    """A Chinese picture is the English one with other words."""
+    english = picture.with_name(picture.name.replace(".zh_CN", "")).read_text()
+    without_words = [re.sub(r">[^<]+<", "><", text) for text in (english, picture.read_text())]
+    assert without_words[0] == without_words[1]
 
 
 def test_glossary() -> None:
