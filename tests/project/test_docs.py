@@ -54,7 +54,11 @@ def test_pages_missed() -> None:
 
 def test_sizes() -> None:
     """The memory for Redis is that of `plan`, and the measured bytes of a pending request as JSON."""
-    _, (_, pending, _) = result("Pending requests on Redis")
+    (_, pickled, _), (_, pending, written) = result("Pending requests on Redis")
+    page = " ".join(text("docs/capacity.md").split())
+    assert f"took {pickled} bytes of Redis as a pickle, and {pending} as" in page
+    assert f"adds some {round(int(written), -2)} bytes to the append-only file" in page
+    assert f"{pending} bytes instead of {pickled}" in " ".join(text("docs/security.md").split())
     plans = [make_plan(FilterParameters(capacity=10**power)) for power in (6, 7, 8)]
     expected = [
         [plan["memory_bytes"] for plan in plans],
@@ -65,6 +69,12 @@ def test_sizes() -> None:
     assert [plan["growth"][0]["requests"] for plan in plans] == [2 * plan["capacity"] for plan in plans]
     rows = table("docs/capacity.md", "How much memory")
     assert [row[1:] for row in rows] == [[as_size(size) for size in sizes] for sizes in expected]
+
+
+def test_memory_of_redisbloom() -> None:
+    """The page on BF.ADD has the difference in memory of the results."""
+    (row,) = (row for row in result("New filters on Redis") if row[:3] == ["5,000,000", "1e-06", "0"])
+    assert f"RedisBloom takes [{100 - 100 * float(row[6]):.0f} % less memory]" in text("docs/from-bf-add.md")
 
 
 def test_architecture() -> None:
