@@ -75,11 +75,12 @@ soak: $(VENV)/.test
 SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --jobs auto --fail-on-warning --keep-going
 
 # The site in build/docs, in Chinese in its folder zh-cn. A warning is an error, such as a link to a missing heading, and
-# so is an entry of the Chinese catalogues that is missing, fuzzy, faulty or obsolete.
+# so is an entry of the Chinese catalogues that is missing, fuzzy, faulty or obsolete, and a question without an answer.
 docs: build/gettext
 	$(SPHINX) --builder html docs build/docs $(ARGS)
 	$(SPHINX) --builder html --define language=zh_CN docs build/docs/zh-cn $(ARGS)
 	$(BIN)/python -m devtools.catalogues
+	$(BIN)/python -m devtools.search
 
 # The texts of all pages, added to the Chinese catalogues: new ones are empty, similar ones fuzzy.
 translations: build/gettext

@@ -1,14 +1,13 @@
 """Compare the Chinese catalogues with the texts of the pages, and each translation with its text.
 
 `python -m devtools.catalogues` prints the entries that are missing, obsolete, fuzzy or faulty, and exits with 1 if
-there are any. It expects the texts that `make docs` and `make translations` extract. `python -m devtools.catalogues
-PAGE...` prints the faults of some pages, and their habits of a translation.
+there are any. It expects the texts that `make docs` and `make translations` extract.
 """
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -99,11 +98,7 @@ def faults(text: str, translation: str) -> Iterator[str]:
         if text != translation and term.is_in(prose) and not any(each in translation for each in term.chinese):
             yield f"{term.english} is {' or '.join(term.chinese)}"
     yield from _typography(prose, _prose(translation))
-
-
-def habits(translation: str) -> list[str]:
-    """Return the advice on a translation that reads as one."""
-    return [advice for habit, advice in HABITS.items() if re.search(habit, _prose(translation))]
+    yield from (advice for habit, advice in HABITS.items() if re.search(habit, _prose(translation)))
 
 
 def differences(texts: Path, catalogues: Path) -> Iterator[str]:
@@ -166,13 +161,12 @@ def _typography(text: str, translation: str) -> Iterator[str]:
         yield f"does not end with {ends[last]}"
 
 
-def main(pages: Sequence[str]) -> int:
-    """Print the differences and the faults, or the faults and habits of some pages, and how many there are."""
-    found = [] if pages else sorted(differences(_TEXTS, CATALOGUES))
-    for path in [CATALOGUES / f"{page}.po" for page in pages] or sorted(CATALOGUES.glob("*.po")):
+def main() -> int:
+    """Print the differences and the faults, and how many there are."""
+    found = sorted(differences(_TEXTS, CATALOGUES))
+    for path in sorted(CATALOGUES.glob("*.po")):
         for _, text, translation in entries(read(path)):
-            each = [*faults(text, translation), *(habits(translation) if pages else ())]
-            found += (f"{path.stem}: {fault}: {text}\n    {translation}" for fault in each)
+            found += (f"{path.stem}: {fault}: {text}\n    {translation}" for fault in faults(text, translation))
     for line in found:
         print(line)
     if found:
@@ -181,4 +175,4 @@ def main(pages: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

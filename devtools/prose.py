@@ -116,6 +116,8 @@ IN_PAGES = (
     Pattern(r"\ban\s+other\b|\bthe\s+begin\b", "not English", "`an other worker`", "`another worker`"),
 )
 PAGE = ".md"
+# The goals of a page, in 1,000 words of its prose.
+READER, REASONS = 10, 8
 
 _READER = r"\b(?:you|your|yours|yourself)\b"
 _REASON = (

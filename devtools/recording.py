@@ -35,7 +35,7 @@ _SETTINGS = {
     "DOWNLOAD_DELAY": 0,
     "ROBOTSTXT_OBEY": False,
 }
-_INFO = ("scrapy", "bloom", "info", "resumed")
+INFO = ("scrapy", "bloom", "info", "resumed")
 _COLUMNS, _ROWS = 104, 20
 _CHARACTER, _LINE = 8.4, 18
 _MARGIN, _BAR = 14, 34
@@ -100,16 +100,16 @@ def _crawl() -> Iterator[Frame]:
             stack.callback(worker.kill)
         first, *others = workers
         until(lambda: site.paths)
-        caption, prompt = f"{_WORKERS} workers crawl a site of {_PAGES:,} pages", f"$ {' '.join(_INFO)}"
+        caption, prompt = f"{_WORKERS} workers crawl a site of {_PAGES:,} pages", f"$ {' '.join(INFO)}"
         while any(worker.process.poll() is None for worker in others):
-            yield Frame(_FRAME_SECONDS, caption, (prompt, *_output(_INFO, PROJECT, variables)))
+            yield Frame(_FRAME_SECONDS, caption, (prompt, *_output(INFO, PROJECT, variables)))
             if first.process.poll() is None and len(site.paths) > _KILL_SHARE * _PAGES:
                 first.kill()
                 caption = "kill -9 of one worker: its leased requests go to the others"
         fetched = set(site.paths)
         twice, missed = len(site.paths) - len(fetched), _PAGES - len(fetched)
         caption = f"Finished: {len(fetched):,} pages fetched, {missed} missed, {twice} fetched twice"
-        yield Frame(_LAST_SECONDS, caption, (prompt, *_output(_INFO, PROJECT, variables)))
+        yield Frame(_LAST_SECONDS, caption, (prompt, *_output(INFO, PROJECT, variables)))
 
 
 def draw(frames: Sequence[Frame], title: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from benchmarks.__main__ import PARTS
+from devtools.recording import INFO
 from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -140,6 +141,12 @@ def test_chinese_readme() -> None:
 
     english, chinese = map(parts, READMES)
     assert english == chinese
+
+
+def test_recording() -> None:
+    """The film shows the commands that `make recording` runs."""
+    shown = set(re.findall(r">\$ ([^<]+)<", text("docs/recording.svg")))
+    assert shown == {" ".join(INFO), "make demo"}
 
 
 def test_addresses() -> None:

@@ -7,11 +7,10 @@ import pytest
 from devtools import prose
 
 ROOT = Path(__file__).parents[2]
-CODE = ("scrapy_bloom", "benchmarks", "devtools", "tests", "noxfile.py")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "example_project")
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 
 
-@pytest.mark.parametrize("path", [*CODE, *PAGES])
+@pytest.mark.parametrize("path", [*prose.PRODUCT, "benchmarks", "devtools", "tests", "noxfile.py"])
 def test_no_findings(path: str) -> None:
     """No sentence matches a pattern."""
     read = [*prose.read(ROOT / path)]
@@ -38,6 +37,14 @@ def test_idioms() -> None:
         "The file has to exist.",
     ):
         assert prose.findings(text, prose.IN_PAGES) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_goals(page: str) -> None:
+    """Each page speaks to its reader, and gives reasons and examples."""
+    manner = prose.Manner.of(ROOT / page)
+    assert manner.reader >= prose.READER
+    assert manner.reasons >= prose.REASONS
 
 
 def test_manner(tmp_path: Path) -> None:
