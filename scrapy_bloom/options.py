@@ -123,7 +123,7 @@ CACHE_SIZE = Option[int](
     "cache_size",
     65_536,
     "be a whole number of at least 0",
-    "number of repeats in a worker's cache, about 260 bytes each; 0: no cache",
+    "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache",
     is_integer=True,
 )
 RETRY_TIMEOUT = Option[float](

@@ -33,7 +33,7 @@ class BloomSettings:
         error_rate: share of new requests that may be mistaken for duplicates, from 1e-15 to below 1.
         expansion: growth factor of each further layer; 0: the filter never grows.
         ttl: seconds for which the filter remembers a request at least; None: forever.
-        cache_size: repeats in a worker's cache; 0: no cache.
+        cache_size: duplicates in a worker's cache; 0: no cache.
         retry_timeout: seconds for which a worker retries while Redis is unreachable; 0: no retries.
         batch_size: requests that `BloomScheduler` checks and queues in one batch.
         lease: seconds without a heartbeat after which `BloomScheduler` requeues the leases of a worker.

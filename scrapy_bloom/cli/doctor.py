@@ -337,8 +337,8 @@ def _queue(crawl: Crawl, state: QueueState) -> Findings:
         text += "BLOOMFILTER_MAX_DELIVERIES workers; their pages are missing"
         yield loss(text, remedy + "run `scrapy bloom requeue`")
     if state.has_losses:
-        text = f"{state.key} has lost requests that the filter takes for seen, {state.lost:,} of them counted: the key "
-        yield loss(f"{text}was deleted or evicted, or the server lost data", _START_OVER)
+        text = f"{state.key} has lost requests that the filter takes for duplicates, {state.lost:,} of them counted: "
+        yield loss(f"{text}the key was deleted or evicted, or the server lost data", _START_OVER)
     if state.failed and not (crawl.config and crawl.config.retry_failed):
         text = f"{plural(state.failed, 'failed request')} kept: their pages are missing"
         yield advice(text, "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`")

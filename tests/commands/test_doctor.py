@@ -196,7 +196,7 @@ STATES = {
     "a hash": State(lambda client, key: client.hset(queue_of(key), "a", "b"), "queue", "loss", "holds a hash"),
     "dead letters": State(with_dead_letter, "queue", "loss", "1 dead letter:"),
     "a lost queue": State(
-        without_queue, "queue", "loss", "has lost requests that the filter takes for seen, 1 of them"
+        without_queue, "queue", "loss", "has lost requests that the filter takes for duplicates, 1 of them"
     ),
     "failed requests": State(failed, "queue", "advice", "1 failed request kept"),
     "workers of another spider": State(

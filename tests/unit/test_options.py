@@ -60,7 +60,7 @@ def test_every_option_is_looked_at() -> None:
 @example("error_rate", 1e-15).via("least")
 @example("error_rate", 1).via("limit")
 @example("ttl", 1).via("least")
-@example("ttl", 0).via("for ever")
+@example("ttl", 0).via("forever")
 @example("lease", 5e-324).via("least")
 @example("lease", 86_400).via("most")
 @example("lease", 1e12).via("more than a thread can wait")
