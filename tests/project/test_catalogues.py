@@ -80,3 +80,11 @@ def test_chinese() -> None:
     """Chinese as engineers write it has no findings."""
     for text in ("爬取的速度", "死信", "算法", "`--ttl 5 s` 等待 5 秒。", "29%～33%", "哈希函数", "2 ms"):
         assert list(catalogues.faults(text, text)) == []
+
+
+def test_readme() -> None:
+    """The Chinese README has no habits of a translation."""
+    text = re.sub(
+        r"^```.*?^```$|`[^`\n]*`", "", (DOCS.parent / "README.zh-CN.md").read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    assert [line for line in text.splitlines() for habit in catalogues.HABITS if re.search(habit, line)] == []
