@@ -32,6 +32,17 @@ def test_equal_items(make: Make) -> None:
     assert bloom.add_many(["a", "a"]) == [True, False]
 
 
+def test_memory_of_forgotten_items(client: redis.Redis, key: str) -> None:
+    """A forgotten fingerprint takes less than the 100 bytes that the documentation states."""
+    bloom = BloomFilter(client, key)
+    items = [f"{number:040}" for number in range(10_000)]
+    bloom.add_many(items)
+    before = client.memory_usage(key, samples=0) or 0
+    bloom.forget_many(items)
+    taken = (client.memory_usage(key, samples=0) or 0) - before
+    assert 0 < taken < 100 * len(items)
+
+
 def test_clear_begins_anew(make: Make) -> None:
     """After `clear` the filter is empty and usable; that is no loss."""
     bloom = make(capacity=1000)
