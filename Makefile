@@ -80,7 +80,7 @@ docs: build/gettext
 	$(SPHINX) --builder html docs build/docs $(ARGS)
 	$(SPHINX) --builder html --define language=zh_CN docs build/docs/zh-cn $(ARGS)
 	$(BIN)/python -m devtools.catalogues
-	$(BIN)/python -m devtools.search
+	$(BIN)/python -m devtools.questions
 
 # The texts of all pages, added to the Chinese catalogues: new ones are empty, similar ones fuzzy.
 translations: build/gettext

@@ -1,7 +1,7 @@
 """Search the built site for the questions of its readers: `make docs`.
 
 Each question and each term, in both languages, must find its page or the FAQ among the first ten results, and the index
-must link to it. `python -m devtools.search QUERY` prints the results of a query, in Chinese if it has such a character.
+must link to it. `python -m devtools.questions QUERY` prints the results of a query, in Chinese or in English.
 """
 
 import json
