@@ -68,7 +68,7 @@ def _text(checked: dict[str, Any]) -> str:
     if checked["is_always_new"]:
         answer = "fetched in each run: its URL matches BLOOMFILTER_ALWAYS"
     elif checked["is_forgotten"]:
-        answer = "forgotten: it would be new, and fetched once more"
+        answer = "forgotten: it would be new, and fetched again"
     elif checked["is_seen"]:
         answer = "seen: it would be dropped, unless it has dont_filter"
     rows = [("request", checked["url"]), ("canonical", checked["canonical_url"])]

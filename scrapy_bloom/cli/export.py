@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"{plural(done['layers'], 'layer')} of {as_size(done['read'])}, with {plural(done['count'], 'request')}"
     )
     if done["forgotten"]:
-        text += f"\nof these {done['forgotten']:,} forgotten: each is new once more"
+        text += f"\nof these {done['forgotten']:,} forgotten: each is new again"
     report = {"server": target.server, "key": target.key, "file": str(path), **done}
     code = _console.report(options, report, text)
     for state in map(sum_of, target.inspect_queues(found[0].info.users)):

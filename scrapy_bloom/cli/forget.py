@@ -1,4 +1,4 @@
-"""Forget pages: the filter takes each for new once more, and one worker fetches it.
+"""Forget pages: the filter takes each for new again, and one worker fetches it.
 
 Workers may crawl meanwhile. The command itself fetches nothing: a forgotten page is fetched when a link to it is met
 again, also in later runs. The exit code is 0 if the filter had all pages, and 1 otherwise.

@@ -137,7 +137,7 @@ def _filter_text(found: StoredFilter, partitions: Sequence[dict[str, Any]]) -> s
     if info.lost_shards:
         rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their pages are fetched again"))
     if info.forgotten:
-        rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new once more"))
+        rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new again"))
     if info.users:
         rows.append(("used by", ", ".join(info.users)))
     if found.unfinished:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         f"{target.server}, with {plural(done['count'], 'request')}; the bits are as many as those of the file"
     )
     if done["forgotten"]:
-        text += f"\nof these {done['forgotten']:,} forgotten: each is new once more"
+        text += f"\nof these {done['forgotten']:,} forgotten: each is new again"
     if done["left_out"]:
         text += f"\nskipped {plural(done['left_out'], 'expired layer')} of the file"
     report = {"server": target.server, "key": target.key, **done, "warnings": warnings}

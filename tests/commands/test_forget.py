@@ -51,7 +51,7 @@ def states(client: redis.Redis, key: str) -> dict[Any, Any]:
 
 
 def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
-    """A forgotten page is new once more, and the output says when it is fetched."""
+    """A forgotten page is new again, and the output says when it is fetched."""
     code, said, _ = say("forget", URLS[0], "https://example.com/1?")
     assert code == 0
     assert f"{URLS[0]}: forgotten\n" in said
@@ -163,7 +163,7 @@ def test_info_and_clear(client: redis.Redis, key: str, say: Say) -> None:
     assert forgetful.info().layers == 3
     assert all(forgetful.forget_many(ITEMS[::200]))
     assert told(say, "info")[1]["forgotten"] == 3
-    assert "3 requests to be new once more" in say("info").out
+    assert "3 requests to be new again" in say("info").out
     code, found = told(say, "clear")
     assert (code, found["filters"][0]["forgotten"]) == (1, 3)
     assert "3 forgotten requests" in say("clear").out
