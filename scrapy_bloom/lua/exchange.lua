@@ -1,4 +1,4 @@
--- exchange WORKER STAMP CRAWL FILTER RESET IDLE WANT MAX_DELIVERIES START, the counts of the following, and these.
+-- exchange WORKER STAMP CRAWL FILTER RESET IDLE WANT MAX_DELIVERIES START, the counts of the lists, RELIED, CLAIMS, and these.
 -- Offers, returns, holds, kept requests to queue again, failed and unreadable ones (each a digest, or the fingerprint
 -- of a failed one, or ''; score, member), acknowledged members, and digests to mark. START is the member of the suspect
 -- that the worker starts, or ''. With RESET the holds replace all leases. An offer without a member is only looked up:
@@ -8,6 +8,8 @@
 -- nothing is left for the worker to take. And if it took none: whether the crawl is quiet, the number and the oldest
 -- contact of the other workers, and the result of `reap`.
 -- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
+-- RELIED is what the acknowledgements rely on in other partitions, see FIELDS, or ''. CLAIMS are names and stamps, in turn:
+-- acknowledgements in other partitions relied on what this one had then.
 local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local want, max_deliveries, start = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 if not my or ARGV[3] ~= crawl.id or stamp ~= my.stamp or missing_leases(ME, my) ~= 0 then return expired() end
@@ -15,7 +17,8 @@ local f = filter.open(FILTER, ARGV[4])
 if not f then return expired() end
 
 local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
-local lists, at = {}, 18
+local relied, claims = ARGV[18], ARGV[19]
+local lists, at = {}, 20
 for i = 10, 17 do
   local list = {}
   for j = 1, ARGV[i] * (i < 16 and 3 or 1) do list[j], at = ARGV[at], at + 1 end
@@ -85,6 +88,15 @@ end)
 in_parts('ZADD', QUEUE, new)
 if not is_checked then error(problem) end
 
+for worker, claimed in string.gmatch(claims, '(%S+) (%d+)') do
+  local r = call('HGET', CRAWL, '@' .. worker) or call('HGET', DEPARTED, '@' .. worker)
+  if tonumber(claimed) > math.max(settled(), r and parse(r).stamp or 0) then
+    note_loss(0)
+    settle(tonumber(claimed))
+  end
+end
+if relied ~= '' then my.relied = relied end
+
 if my.took > 0 then -- this stamp proves that the last reply has arrived
   move(TAKEN, LEASES)
   my.took = 0
@@ -152,7 +164,7 @@ local taken, is_dry = {}, false
 if want > 0 then taken, is_dry = take() end
 my.works, my.stamp, my.prior, my.offered, my.returned = 1, NOW, stamp, #offers / 3, #returns / 3
 local busy = (is_idle and my.held == 0) and 0 or 1
-if is_reset or at > 18 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
+if is_reset or at > 20 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
 my.busy = busy
 local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW

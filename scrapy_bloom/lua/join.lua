@@ -7,7 +7,8 @@
 -- join the crawl, unless the first partition was flushed: the first worker to join another one continues that. STALE: the
 -- partition has a later crawl, so the first one decides again; FORCE tells that it has, since it went back in time.
 -- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
--- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS.
+-- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS. And in several
+-- partitions the workers, and what they relied on, in turn.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
 local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
@@ -17,12 +18,16 @@ local run, origin, of_spider, of_filter, stored_partitions =
 local filter_id, filter_secret, stored = filter.describe(FILTER)
 
 local function joined()
+  local relied = {}
+  for _, hash in ipairs(partitions == '1' and {} or {CRAWL, DEPARTED}) do
+    for worker, r in pairs(registrations(hash)) do relied[#relied + 1], relied[#relied + 2] = worker, r.relied end
+  end
   return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret,
-          my.stamp, my.replaced, my.offered, my.returned, my.marked, my.known}
+          my.stamp, my.replaced, my.offered, my.returned, my.marked, my.known, relied}
 end
 
 local departed = not my and call('HGET', DEPARTED, '@' .. ME)
-local NOBODY = {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0}
+local NOBODY = {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0, relied = '-'}
 local before = my or departed and parse(departed) or NOBODY
 if number <= before.join then
   local is_repeated = my and number == my.join and my.stamp == my.prior and filter_id
@@ -56,8 +61,9 @@ elseif is_remainder then
   crawl, audited, filter_id, filter_secret = {losses = 0, lost = 0, changed = 0}, 0, filter.describe(FILTER)
 elseif my and stamp ~= my.stamp then
   note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
-elseif not crawl.id and is_used then
-  note_loss(0) -- the end of a crawl would have removed the user: Redis has lost the registrations, and their leases
+elseif is_new and has_other_id or not crawl.id and is_used then
+  -- The first partition has lost its crawl. Or this one has lost its own: the end of a crawl would have removed the user.
+  note_loss(0)
 end
 if not filter_id then
   filter_id, filter_secret = id, secret
@@ -89,6 +95,7 @@ my = {
   join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before.works, suspect = 0, contact = NOW,
   lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or before.since, offered = before.offered,
   returned = before.returned, replaced = my and 1 or departed and 2 or 0, marked = before.stamp, known = before.prior,
+  relied = before.relied,
 }
 save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER,
      'partitions', partitions, 'losses', crawl.losses,

@@ -7,7 +7,8 @@
 --             partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field
 --             waiting has the requests in the queue after the last script, or -1 if others take requests, too; changed is
 --             the time of the last exchange that changed more than contacts.
--- departed    hash: registrations of workers that left, or died
+-- departed    hash: registrations of workers that left, or died; settled: the latest stamp of those that are pruned, or
+--             whose loss is noted
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
 -- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
 --             The first death counts for all requests of the worker, since it is unknown which it had started. Later ones
@@ -31,16 +32,17 @@ local NOW = time[1] * 1000000 + time[2]
 -- since       time of its return, if it was away for longer than its lease; else 0
 -- offered     requests that its last exchange offered; returned: and that it returned
 -- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that: marked, known
+-- relied      crawl and stamps of the worker in all partitions when it acknowledged here last, or -
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
-                'since', 'offered', 'returned', 'replaced', 'marked', 'known'}
+                'since', 'offered', 'returned', 'replaced', 'marked', 'known', 'relied'}
 local FIXED = 10 -- fields of the crawl that are no registrations
-local FORMAT = string.rep('%.0f ', #FIELDS)
+local FORMAT = string.rep('%.0f ', #FIELDS - 1) .. '%s'
 
 local function parse(text)
   local r, i = {}, 0
   for value in string.gmatch(text, '%S+') do
     i = i + 1
-    r[FIELDS[i]] = tonumber(value)
+    r[FIELDS[i]] = tonumber(value) or value
   end
   return r
 end
@@ -142,6 +144,12 @@ end
 
 local DAY = 86400000000
 
+local function settled() return tonumber(call('HGET', DEPARTED, 'settled') or 0) end
+
+local function settle(stamp)
+  if stamp > settled() then write(DEPARTED, 'settled', string.format('%.0f', stamp)) end
+end
+
 -- Requeue the leases of workers whose lease has ended. After an outage all look dead, and get one lease more to come back.
 -- Return whether the crawl is quiet, the number and oldest contact of the other workers, the dead ones, the new dead letters,
 -- and the time of the last change. Of each dead worker it returns its name, its silence and its number of requests.
@@ -169,7 +177,10 @@ local function reap(max_deliveries)
       end
       -- Late packets of a worker are fenced for a day.
       for old, o in pairs(registrations(DEPARTED)) do
-        if o.contact + DAY < NOW then call('HDEL', DEPARTED, '@' .. old) end
+        if o.contact + DAY < NOW then
+          settle(o.stamp)
+          call('HDEL', DEPARTED, '@' .. old)
+        end
       end
     elseif worker ~= ME then
       others, oldest = others + 1, math.min(oldest, r.contact)

@@ -13,6 +13,11 @@ from scrapy_bloom.queue.worker import MAX_STARTS, Worker
 logger = logging.getLogger(__name__)
 
 _START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_GONE = (
+    "Requests in the queue %r or leased from it are gone%s, %s of them known: a key of it, or of another of its "
+    "partitions, was deleted, evicted, or put back to an earlier state. The filter calls the requests seen, so their "
+    "pages may be missed. " + _START_OVER
+)
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
 )
@@ -88,13 +93,7 @@ class QueueReport:
         self._has_begun = True
         self._losses, self._lost, self._lost_shards = self._worker.losses, self._worker.lost, self._worker.lost_shards
         if self._losses:
-            logger.warning(
-                "The queue %r has lost requests before this worker began, %s of them known: its key or leases were "
-                "deleted or evicted. Their pages may be missing. %s",
-                self._keys.queue,
-                f"{self._lost:,}",
-                _START_OVER,
-            )
+            logger.warning(_GONE, self._keys.queue, " since before this worker began", f"{self._lost:,}")
 
     def update(self) -> None:
         """Report the findings since the last call."""
@@ -113,14 +112,7 @@ class QueueReport:
             # After a rollback the counts may be smaller.
             number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
             self._note_loss()
-            self.warnings.warn(
-                "%s requests in the queue %r or leased from it are gone: a key was deleted or evicted. This crawl may "
-                "not fetch their pages, since the filter calls them seen. %s",
-                f"{number:,}",
-                self._keys.queue,
-                _START_OVER,
-                level=logging.ERROR,
-            )
+            self.warnings.warn(_GONE, self._keys.queue, "", f"{number:,}", level=logging.ERROR)
         if worker.is_shared and not self._has_told_of_others:
             self._has_told_of_others = True
             logger.warning(_SHARED, self._keys.queue)

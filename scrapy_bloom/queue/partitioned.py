@@ -16,7 +16,10 @@ partition that is due; all replies of a round are received before the next one.
 5. The first partition is left first, and decides whether the crawl is deleted. Partitions that a killed worker leaves
    behind are cleared by the next join, or are its crawl, if requests wait there.
 6. A suspect starts if no other partition's has started, and on its last delivery it runs alone.
-7. Local requests wait for each other, and the pages that may have led to them, across partitions.
+7. An acknowledgement records the stamps of all partitions: it relies on the data of these moments. A worker that joins,
+   or is about to finish, has each partition compare. One that does not know a stamp has lost data, perhaps while no
+   worker ran.
+8. Local requests wait for each other, and the pages that may have led to them, across partitions.
 """
 
 import math
@@ -63,7 +66,7 @@ class PartitionedWorker:
         self._silent: set[int] = set()
         self._visits: set[int] = set()  # partitions of a round over all of them, whose replies are awaited
         self._quiet: list[int | None] = []  # the findings of the last such round
-        self._is_quiet = False
+        self._is_quiet = self._has_compared = False
         self._leaves_as = ""
 
     # Events of the process.
@@ -94,6 +97,7 @@ class PartitionedWorker:
             entry = part.take()
             if entry is not None:
                 self._began[entry.member] = [each.counts for each in self.parts]
+                self._has_compared = False
                 return entry
         return None
 
@@ -236,6 +240,8 @@ class PartitionedWorker:
         wishes, calls = self._wishes(want), []
         first, is_waiting_for_first = self.parts[0], self.parts[0].phase is Phase.JOIN
         unsure, busy = self._unsure(), [part for part in self.parts if not part.is_idle]
+        stamps = [part.stamp if part.crawl == first.crawl else 0 for part in self.parts]
+        relied = first.crawl + b"".join(b",%d" % stamp for stamp in stamps)
         may_start = not (self._is_settling or any(part.runs_suspect for part in self.parts))
         for index, part in enumerate(self.parts):
             if index and (is_waiting_for_first or index in self._to_confirm):
@@ -253,6 +259,7 @@ class PartitionedWorker:
                 is_settling=self._is_settling,
                 may_start=may_start and not self._must_wait(part),
                 is_idle=not busy or busy == [part],
+                relied=relied,
             )
             may_start = may_start and not part.needs_start
             if (is_due or part.needs_start) and (call := part.next_call(wish)):
@@ -328,6 +335,7 @@ class PartitionedWorker:
             self._to_confirm.add(index)
         elif part.phase is not Phase.JOIN and part.crawl != self.parts[0].crawl:  # meanwhile that has another id
             part.expire()
+        self._compare(part)
         self._go_on()
         self._note_visit(index)
         return ended
@@ -351,6 +359,11 @@ class PartitionedWorker:
         found = [part.quiet for part in self.parts]
         self._is_quiet = None not in found and found == self._quiet
         self._quiet = found
+        if self._is_quiet and not self._has_compared:  # the reply to a join has what others relied on
+            self._has_compared = True
+            for part in self.parts:
+                part.expire()
+            self._forget_quiet()
 
     def _forget_quiet(self) -> None:
         self._is_quiet, self._quiet, self._visits = False, [], set()
@@ -373,6 +386,21 @@ class PartitionedWorker:
         for part in self.parts:
             if part is not self.parts[index]:
                 part.lose_links(relied, is_leased=True)
+
+    def _compare(self, joined: Worker) -> None:
+        """After the last join, have each partition compare its stamps with those that acknowledgements relied on."""
+        if not joined.relied or any(part.phase is Phase.JOIN for part in self.parts):
+            return
+        claims: list[dict[bytes, int]] = [{} for _ in self.parts]
+        for part in self.parts:
+            for worker, relied in zip(part.relied[::2], part.relied[1::2], strict=True):
+                crawl, *stamps = relied.split(b",")
+                if crawl == self.parts[0].crawl:
+                    for claim, stamp in zip(claims, stamps, strict=True):
+                        claim[worker] = max(claim.get(worker, 0), int(stamp))
+            part.relied = []
+        for part, claim in zip(self.parts, claims, strict=True):
+            part.claims = b" ".join(b"%s %d" % each for each in sorted(claim.items()))
 
     # Ends of pages, which wait for all partitions and for local requests.
 

@@ -116,6 +116,7 @@ class Orders(NamedTuple):
         is_settling: finished requests wait for local ones, or their links, of other partitions.
         may_start: a suspect may start.
         is_idle: the other partitions' workers hold nothing.
+        relied: the crawl, and the stamps of all partitions.
     """
 
     crawl: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
@@ -124,6 +125,7 @@ class Orders(NamedTuple):
     is_settling: bool = False
     may_start: bool = True
     is_idle: bool = True
+    relied: bytes = b""
 
 
 class FilterSource(Protocol):

@@ -71,6 +71,7 @@ MAX_STARTS = 10_000
 # The registration that a join has replaced: none, a registration, or a departed one.
 _NOTHING, _DEPARTED = 0, 2
 _NEW = ord("1")
+_CLAIMS = 17  # their place among the arguments of an exchange
 
 
 class Worker:
@@ -116,8 +117,7 @@ class Worker:
         # the last offer before its mark, infinite while a local request is left. The infinite ones are the last.
         self.unmarked: dict[bytes, float] = {}
         self.accepted_local = self.forgotten_local = 0
-        self.is_stopping = False
-        self.may_finish = self.has_met_others = False
+        self.is_stopping = self.may_finish = self.has_met_others = False
         # Requests that wait in the queue, the lost ones, and whether other clients take some, after the last reply.
         self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
         self.is_shared = False
@@ -127,10 +127,12 @@ class Worker:
         self.reaped: list[Reaped] = []
         self.buried: list[bytes] = []
         # After it left: whether it has deleted the crawl, and how many others work.
-        self.is_deleted = False
-        self.working = 0
+        self.is_deleted, self.working = False, 0
         # After it left: whether there is no crawl any more. After a join: whether the partition has a later crawl.
         self.is_gone = self.is_stale = False
+        # After a join: the workers, and what their acknowledgements relied on in other partitions, see queue.lua. And
+        # the stamps here that those in others relied on, which the next exchange compares.
+        self.relied, self.claims = list[bytes](), b""
         self.orders = Orders()
         self._lease = lease
         self._spider = spider
@@ -240,7 +242,7 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept
+        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept, self.claims
         return not (any(held) or self.local or self.unmarked)
 
     @property
@@ -301,6 +303,11 @@ class Worker:
     def local_request(self, member: bytes) -> Any:
         """Return a local request by its name in this process, or None."""
         return self.local[member].request if member in self.local else None
+
+    @property
+    def stamp(self) -> int:
+        """The time at which the last answered call was executed."""
+        return self._stamp
 
     @property
     def end(self) -> int:
@@ -372,7 +379,8 @@ class Worker:
         kept = self._kept[: self.batch]
         is_full = self.is_stopping or self.is_held_back
         want = 0 if is_full else want and max(1, want * self._max_bytes // MAX_BYTES)
-        has_news = self._returns or self.needs_start or self.orders.must_call or self._next_marks(offers)
+        marks = self._next_marks(offers)
+        has_news = self._returns or self.needs_start or self.orders.must_call or marks or self.claims
         if not (want or offers or ended or kept or has_news):
             return None
         return self._call_exchange(offers, ended, kept, [], want)
@@ -388,7 +396,7 @@ class Worker:
         arguments: list[Any] = [self._stamp, self.crawl, self.filter_id, int(is_reset), int(is_idle), want]
         arguments += [self._max_deliveries, self._suspect if self.needs_start and not is_reset else b""]
         arguments += [len(offers), len(self._returns), len(holds), len(kept), len(failed), len(unreadable), len(done)]
-        arguments.append(len(marks))
+        arguments += [len(marks), self.orders.relied if ended or marks else b"", self.claims]
         for score, member, fingerprint, request in offers:
             arguments += self._digest(fingerprint), score, member if request is None else b""
         for entry in (*self._returns, *(page.entry for page in holds)):
@@ -470,6 +478,8 @@ class Worker:
             self.repeats.put(fingerprint, True)
         self._returns = self._returns[len(call.returns) :]
         self._kept = self._kept[call.kept :]
+        if call.arguments[_CLAIMS] == self.claims:
+            self.claims = b""
         has_changed = bool(flags) or self._suspect != (suspect or None)
         self._is_dry = (self._is_dry and not has_changed) if is_dry is None else bool(is_dry)
         self._suspect, self._has_started, self.is_last_chance = suspect or None, bool(has_started), bool(is_last_chance)
@@ -557,7 +567,7 @@ class Worker:
             self._joins -= 1
         if status != b"OK":  # after it was executed, this worker was presumed dead: join again
             return []
-        news, crawl, run, origin, filter_id, secret, stamp, replaced, offered, returned, *stamps = more
+        news, crawl, run, origin, filter_id, secret, stamp, replaced, offered, returned, *stamps, self.relied = more
         marked, known = map(int, stamps)
         # After a rollback, a later stamp is that of a late packet.
         restored = marked if marked <= self._stamp else known

@@ -41,7 +41,7 @@ class Places:
     def registrations(self, queue: str) -> dict[str, list[int]]:
         raw = self.call("HGETALL", QueueKeys(queue).crawl)
         fields = zip(raw[::2], raw[1::2], strict=True)
-        return {name[1:].decode(): list(map(int, text.split())) for name, text in fields if name[:1] == b"@"}
+        return {name[1:].decode(): list(map(int, text.split()[:-1])) for name, text in fields if name[:1] == b"@"}
 
     def leased(self, queue: str, worker: str) -> set[int]:
         return {int(member) for key in QueueKeys(queue).of_worker(worker) for member in self.call("ZRANGE", key, 0, -1)}

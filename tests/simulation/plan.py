@@ -180,7 +180,8 @@ def _fault(kind: str, end: float, chance: Random) -> list[Fault]:
     is_amid = kind not in _SECONDS and chance.random() < 0.5
     fault = Fault(at, kind, chance.choice(_SECONDS.get(kind, (0.0,))), number, is_amid)
     before = chance.choice([0.1, 0.5, 2.0])
-    return [Fault(max(0.0, at - before), "snapshot", 0.0, number), fault] if kind == "rollback" else [fault]
+    is_behind = kind in ("rollback", "rollback and kill", "absence")
+    return [Fault(max(0.0, at - before), "snapshot", 0.0, number), fault] if is_behind else [fault]
 
 
 def _with(*kinds: str, number: int = 2, is_lossy: bool = False) -> Draw:
@@ -226,6 +227,14 @@ def _ttl(plan: Plan, chance: Random) -> Plan:
     return replace(plan, ttl=chance.choice([5.0, 20.0, 60.0]), density=0, repeats=1)
 
 
+def _absent(plan: Plan, chance: Random) -> Plan:
+    """A partition loses data while no worker runs, or with the death of one worker."""
+    plan = replace(plan, persists=True, concurrency=8, pages=max(plan.pages, 20), workers=max(plan.workers, 2))
+    if chance.random() < 0.3:
+        return _with("rollback and kill")(plan, chance)
+    return _with("absence", number=1)(plan, chance)
+
+
 def _flush(plan: Plan, chance: Random) -> Plan:
     """A starter flushes the queue beside workers in the middle of the crawl, with filled caches."""
     plan = replace(plan, stagger=min(plan.stagger, 0.5), download=0.2, pages=max(plan.pages, 20))
@@ -252,6 +261,7 @@ _KINDS: dict[str, Draw] = {
     "loss": _with("flushall"),
     "rollback": _with("rollback"),
     "evict": _with("evict"),
+    "absent": _absent,
     "double": _with(*_LOSSES, "evict", *_OF_PROCESSES, "outage", number=2, is_lossy=True),
     "flush": _flush,
     "poison": _poison,

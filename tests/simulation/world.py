@@ -102,7 +102,7 @@ class World:
         # How often a process was killed or taken for dead while it ran a page.
         self.interrupted: Counter[int] = Counter()
         self.is_reported = False
-        self.has_lost = self.has_evicted = self._has_lost_crawl = False
+        self.has_lost = self.has_evicted = self._is_found_later = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
         # The id of each filter after its last join.
@@ -224,7 +224,7 @@ class World:
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
         self.witnesses += self.alive if gone else []
         self.has_lost = True
-        self._has_lost_crawl |= kind == "crawl"
+        self._is_found_later |= kind == "crawl"
         self.hits += 2 * max(1, len(self.alive))
 
     def _note_interrupted(self, process: Process) -> None:
@@ -316,7 +316,7 @@ class World:
         process = Process(self, slot, flush=flush, is_last=is_last)
         self.log(f"starts{' and flushes' * flush}{' as the last one' * is_last}", process.name)
         self.processes.append(process)
-        self.witnesses += [process] if self._has_lost_crawl else []
+        self.witnesses += [process] if self._is_found_later else []
 
     def run(self) -> Outcome:
         """Run the crawl to its end, and check it."""
@@ -380,18 +380,43 @@ class World:
             self._snapshots[fault.number] = self.server.data.copy()
         elif fault.kind == "flush":
             self.start(0, flush=True)
-        elif fault.kind in ("flushall", "rollback"):
+        elif fault.kind == "absence":
+            self._pending += 1
+            processes, is_kill = self.alive, chance.random() < 0.5
+            for each in processes:
+                (self._kill if is_kill else Process.terminate)(each)
+            self._lose_one(processes, fault, chance)
+        elif fault.kind in ("flushall", "rollback", "rollback and kill"):
+            if fault.kind == "rollback and kill" and self.alive:
+                self._kill(process or chance.choice(self.alive))
             earlier = self._snapshots.get(fault.number)
             if fault.kind == "flushall" or earlier is not None:
                 data = ScriptServer() if earlier is None else earlier.copy()
-                if earlier is not None and self.plan.partitions > 1 and chance.random() < 0.5:
+                is_one = fault.kind == "rollback and kill" or chance.random() < 0.5
+                if earlier is not None and self.plan.partitions > 1 and is_one:
                     self._keep_others(data, chance.randrange(self.plan.partitions))
                 self.server.restart(data)
-                self._note_loss(fault.kind)
+                self._note_loss("flushall" if earlier is None else "rollback")
         elif fault.kind == "evict":
             self._evict(chance)
         elif self.alive:
             self._strike(process or chance.choice(self.alive), fault, chance)
+
+    def _lose_one(self, processes: list[Process], fault: Fault, chance: Random) -> None:
+        """When no process is left, have one partition lose its data or go back in time. Then start them again."""
+        if self.alive:
+            self.hub.after(0.1, lambda: self._lose_one(processes, fault, chance))
+            return
+        earlier = self._snapshots.get(fault.number) if chance.random() < 0.5 else None
+        data = ScriptServer() if earlier is None else earlier.copy()
+        if self.plan.partitions > 1:
+            self._keep_others(data, chance.randrange(self.plan.partitions))
+            self._is_found_later = True
+        self.server.restart(data)
+        self._note_loss("rollback" if self.plan.partitions > 1 else "flushall")
+        self._pending += len(processes) - 1
+        for each in processes:
+            self.hub.after(chance.choice([0, 0.5, 5]), lambda each=each: self._replace(each))  # type: ignore[misc]
 
     def _keep_others(self, data: ScriptServer, index: int) -> None:
         """Change an earlier server so that only one partition goes back in time."""
@@ -414,11 +439,14 @@ class World:
         if fault.kind == "term":
             process.terminate()
         else:
-            self._note_interrupted(process)
-            process.exit("killed")
+            self._kill(process)
         if fault.kind != "kill for good":
             self._pending += 1
             self.hub.after(chance.choice([1, 5, 20]), lambda: self._replace(process))
+
+    def _kill(self, process: Process) -> None:
+        self._note_interrupted(process)
+        process.exit("killed")
 
     def _replace(self, process: Process) -> None:
         self._pending -= 1

@@ -34,10 +34,14 @@ class Driven:
 
 
 @pytest.fixture
-def sends() -> list[Send]:
-    """Execute calls of both partitions on a server in memory."""
-    server = ScriptServer()
-    return [in_memory(server), in_memory(server, "other")]
+def servers() -> list[ScriptServer]:
+    return [ScriptServer(), ScriptServer()]
+
+
+@pytest.fixture
+def sends(servers: list[ScriptServer]) -> list[Send]:
+    """Execute calls of two partitions on servers in memory."""
+    return [in_memory(server) for server in servers]
 
 
 def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) -> None:
@@ -53,6 +57,38 @@ def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) 
     while first.worker.phase is not Phase.LEFT:
         first.step()
     assert [part.troubles for part in first.worker.parts] == [[], []]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_worker_that_finishes_finds_what_only_a_dead_one_knew(
+    is_lost: bool, servers: list[ScriptServer], sends: list[Send]
+) -> None:
+    """A partition went back in time when a worker died, and has nothing that the other worker had changed later."""
+    dead, alive = (Driven(name, sends) for name in ("dead", "alive"))
+    page, link = (next(m for m in (b"%d" % n for n in range(99)) if partition_of(m, 2) == index) for index in (0, 1))
+    alive.work_off()
+    dead.worker.offer(Offer(0, page, page))
+    dead.work_off()
+    dead.step(want=1)
+    taken = dead.worker.take()
+    assert taken is not None
+    assert taken.member == page
+    before = servers[1].copy()
+    dead.worker.offer(Offer(0, link, link))
+    dead.worker.finish(page)
+    dead.work_off()
+    if is_lost:
+        servers[1].__dict__.update(before.__dict__)
+    crawled = []
+    while not alive.worker.may_finish:
+        for server in servers:
+            server.time += 25_000_000
+        alive.step(want=2)
+        while entry := alive.worker.take():
+            crawled.append(entry.member)
+            alive.worker.finish(entry.member)
+    assert crawled == ([] if is_lost else [link])
+    assert [part.losses for part in alive.worker.parts] == [0, int(is_lost)]
 
 
 def test_a_round_sends_the_news_of_the_partitions_it_names(sends: list[Send]) -> None:

@@ -234,6 +234,21 @@ class IsIdleAlone(Worker):
         return super()._call_exchange(*args, **more)
 
 
+class ComparesNothing(PartitionedWorker):
+    """Believes a partition that has lost data while no worker ran."""
+
+    def _compare(self, joined: Worker) -> None:
+        pass
+
+
+class ComparesAtTheStart(PartitionedWorker):
+    """Finishes although a partition may have lost data that only a dead worker knew."""
+
+    def _note_visit(self, index: int) -> None:
+        self._has_compared = True
+        super()._note_visit(index)
+
+
 _SKIPS_EQUAL_LEASES = """
 for _, member in ipairs(call('ZRANGE', STEM .. 'leases:' .. worker, 0, -1)) do
   for _, field in ipairs(call('HKEYS', CRAWL)) do
@@ -412,5 +427,23 @@ MISTAKES = {
     ),
     "partitions, idle although another one is busy": Mistake(
         Scenario(TINY, ((0,), ()), partitions=2), IsIdleAlone, walks=0
+    ),
+    "partitions, stamps of acknowledgements are not compared": Mistake(
+        SCENARIOS["partitions, lost one while none runs"], ComparesNothing, walks=0
+    ),
+    "partitions, acknowledgements rely on nothing": Mistake(
+        SCENARIOS["partitions, lost one while none runs"],
+        texts={"exchange": ("if relied ~= '' then my.relied = relied end", "")},
+        walks=0,
+    ),
+    "partitions, a join forgets what was relied on": Mistake(
+        SCENARIOS["partitions, lost one while none runs"],
+        texts={"join": ("relied = before.relied,", "relied = '-',")},
+        walks=0,
+    ),
+    "partitions, an older crawl goes on in silence": Mistake(
+        SCENARIOS["partitions, lost one while none runs"],
+        texts={"join": ("is_new and has_other_id or not crawl.id", "not crawl.id")},
+        walks=0,
     ),
 }

@@ -101,6 +101,12 @@ class Model:
         worker.offer(offer, is_start=is_start)
 
 
+def is_one_of(name: bytes, patterns: tuple[str, ...]) -> bool:
+    """Return whether a key is one of these, or begins like one that ends with an asterisk."""
+    text = name.decode()
+    return any(text.startswith(each[:-1]) if each.endswith("*") else text == each for each in patterns)
+
+
 class Now:
     """A state under change; each object read for a change is a copy."""
 
@@ -120,10 +126,14 @@ class Now:
             self._server = self.model.server(self.state.server).copy()
         return self._server
 
-    def use_snapshot(self) -> None:
-        """Put the server back."""
+    def use_snapshot(self, patterns: tuple[str, ...]) -> None:
+        """Put the keys of these patterns back."""
         assert self._snapshot is not None
-        self._server = self.model.server(self._snapshot).copy()
+        snapshot, server = self.model.server(self._snapshot).copy(), self.server
+        for keys in ("_values", "_expiries"):
+            others = {name: value for name, value in getattr(server, keys).items() if not is_one_of(name, patterns)}
+            back = {name: value for name, value in getattr(snapshot, keys).items() if is_one_of(name, patterns)}
+            setattr(server, keys, others | back)
         self._snapshot = None
 
     def take_snapshot(self) -> None:
@@ -176,7 +186,7 @@ class Now:
     def is_work_left(self) -> bool:
         """Return whether there is work for another worker."""
         lives = [self.see(w).life for w in range(len(self.state.processes))]
-        return "crashed" in lives or bool(self.waiting() | self.kept())
+        return "crashed" in lives or self.oracle.is_lost or bool(self.waiting() | self.kept())
 
     def is_changed(self, w: int) -> bool:
         """Return whether a process may have changed."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from scrapy_bloom.queue.values import Call, Outcome, Phase, Trouble
 from tests.queue.search import promises
-from tests.queue.search.model import Model, Now
+from tests.queue.search.model import Model, Now, is_one_of
 from tests.queue.search.normal import FIELDS, quiet_times, registrations, store
 from tests.queue.search.world import (
     FILTERS,
@@ -38,7 +38,10 @@ _LOSSES = {
     "queue 1": ("q1",),
     "filter 1": ("f1",),
     "crawl 1": ("{q1}:crawl",),
+    "partition": ("q", "{q}:*", "f", "{f}:*"),
+    "partition 1": ("q1", "{q1}:*", "f1", "{f1}:*"),
 }
+_PARTITIONS = {"rollback 0": _LOSSES["partition"], "rollback 1": _LOSSES["partition 1"]}
 # Above all crawls' ids and runs, of which there are a few at once.
 _IDS = range(1, 99)
 Moves = Iterator[Move[State]]
@@ -362,16 +365,17 @@ class Crawl:
     # Losses of the server.
 
     def _losses(self, state: State, now: Now) -> Moves:
-        if self._may(state, "rollback") and state.snapshot is None:
+        rollbacks = [kind for kind in self.scenario.kinds if kind.startswith("rollback")]
+        if rollbacks and state.oracle.faults > 0 and state.snapshot is None:
             after = Now(self.model, state)
             after.take_snapshot()
             after.put(faults=after.oracle.faults - 1)
             yield Move(_text("SNAPSHOT"), after.freeze(), True)
-        if state.snapshot is not None:
+        for kind in rollbacks if state.snapshot is not None else ():
             after = Now(self.model, state)
-            after.use_snapshot()
-            promises.note_loss(after, "rollback")
-            yield Move(_text("ROLLBACK"), after.freeze(), True)
+            after.use_snapshot(_PARTITIONS.get(kind, ("*",)))
+            promises.note_loss(after, kind)
+            yield Move(_text(kind.upper()), after.freeze(), True)
         for kind in self.scenario.kinds if state.oracle.faults else ():
             groups = [_LOSSES[kind]] if kind in _LOSSES else []
             if kind == "lease":
@@ -379,16 +383,15 @@ class Crawl:
                 groups = [(key(queue, f"leases:w{w}"), key(queue, f"taken:w{w}")) for queue, w in owners]
             for group in groups:
                 after = Now(self.model, state)
-                names = [name for name in after.server._values if _is_one_of(name.decode(), group)]
-                if names and (now.alive() or kind not in ("queue", "audit")):
+                names = [name for name in after.server._values if is_one_of(name, group)]
+                is_absent = not now.alive()
+                if names and (
+                    is_absent if kind in promises.ABSENT else not is_absent or kind not in ("queue", "audit")
+                ):
                     after.server.call("DEL", *names)
                     after.put(faults=after.oracle.faults - 1)
                     promises.note_loss(after, kind)
                     yield Move(_text(f"LOSS of {group}"), after.freeze(), True)
-
-
-def _is_one_of(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in patterns)
 
 
 def _text(text: str) -> Callable[[], str]:

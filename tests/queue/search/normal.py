@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call
@@ -17,74 +17,188 @@ if TYPE_CHECKING:
     from tests.queue.search.model import Now
 
 _BASE = ("join", "held", "took", "busy", "works", "suspect", "contact", "lease", "stamp", "prior", "since")
-FIELDS = (*_BASE, "offered", "returned", "replaced", "marked", "known")
+FIELDS = (*_BASE, "offered", "returned", "replaced", "marked", "known", "relied")
 _STAMPS = tuple(map(FIELDS.index, ("stamp", "prior", "marked", "known")))
-_CONTACT, _STAMP, _PRIOR, _SINCE, _REPLACED = map(FIELDS.index, ("contact", "stamp", "prior", "since", "replaced"))
+_CONTACT, _STAMP, _PRIOR, _SINCE = map(FIELDS.index, ("contact", "stamp", "prior", "since"))
+_REPLACED, _RELIED_FIELD = map(FIELDS.index, ("replaced", "relied"))
+# Places among the arguments of an exchange.
+_RELIED, _CLAIMS = 16, 17
 _NOTHING = [0, 0, 0]
 _LATER = 10**15
 _STAMPED = ("exchange", "join")
+Tables = dict[tuple[int, str, str], dict[bytes, list[Any]]]
 
 
-def registrations(server: ScriptServer, hash_key: str) -> dict[bytes, list[int]]:
-    """Return the registrations in a hash by worker."""
+def registrations(server: ScriptServer, hash_key: str) -> dict[bytes, list[Any]]:
+    """Return the registrations in a hash by worker: numbers, and last what the worker relied on."""
     raw = server.call("HGETALL", hash_key)
     fields = zip(raw[::2], raw[1::2], strict=True)
-    return {name[1:]: list(map(int, text.split())) for name, text in fields if name.startswith(b"@")}
+    found = {name[1:]: text.split() for name, text in fields if name.startswith(b"@")}
+    return {name: [*map(int, values[:-1]), values[-1]] for name, values in found.items()}
 
 
-def store(server: ScriptServer, hash_key: str, name: bytes, values: Iterable[int]) -> None:
+def store(server: ScriptServer, hash_key: str, name: bytes, values: Iterable[Any]) -> None:
     """Write a registration."""
-    server.call("HSET", hash_key, b"@" + name, " ".join(map(str, values)))
+    texts = (value if isinstance(value, bytes) else b"%d" % value for value in values)
+    server.call("HSET", hash_key, b"@" + name, b" ".join(texts))
+
+
+class _Stamps:
+    """The stamps of each worker in each partition, wherever they are; then their ranks.
+
+    If a partition has settled losses, the stamps of all workers there are compared with one another.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], set[int]] = {}
+        self.settled: dict[int, set[int]] = {}
+        self.ids: set[bytes] = set()  # of crawls: what relies on another one is ignored
+        self._ranks: dict[tuple[int, int], dict[int, int]] = {}
+
+    def add(self, w: int, index: int, stamps: Iterable[int]) -> None:
+        self.found.setdefault((w, index), set()).update(stamps)
+
+    def add_relied(self, w: int, relied: bytes) -> None:
+        crawl, *stamps = relied.split(b",")
+        for index, stamp in enumerate(stamps if crawl in self.ids else ()):
+            self.add(w, index, [int(stamp)])
+
+    def add_claims(self, index: int, claims: bytes) -> None:
+        for worker, stamp in _pairs(claims):
+            self.add(int(worker[1:]), index, [stamp])
+
+    def ranks(self, w: int, index: int) -> dict[int, int]:
+        if (w, index) not in self._ranks:
+            mine = self.found.get((w, index), set())
+            if settled := self.settled.get(index):
+                mine = settled.union(*(stamps for (_, i), stamps in self.found.items() if i == index))
+            self._ranks[w, index] = {stamp: i for i, stamp in enumerate(sorted(mine - {0}), 1)} | {0: 0}
+        return self._ranks[w, index]
+
+    def ranked_relied(self, w: int, relied: bytes) -> bytes:
+        crawl, *stamps = relied.split(b",")
+        if crawl not in self.ids:
+            return relied and b"-"
+        ranks = (self.ranks(w, index)[int(stamp)] for index, stamp in enumerate(stamps))
+        return b",".join((crawl, *(b"%d" % rank for rank in ranks)))
+
+    def ranked_claims(self, index: int, claims: bytes) -> bytes:
+        pairs = ((worker, self.ranks(int(worker[1:]), index)[stamp]) for worker, stamp in _pairs(claims))
+        return b" ".join(b"%s %d" % pair for pair in pairs)
+
+    def ranked_call(self, w: int, index: int, call: Call) -> Call:
+        arguments = list(call.arguments)
+        arguments[_place(call)] = self.ranks(w, index)[arguments[_place(call)]]
+        if call.script == "exchange":
+            arguments[_RELIED] = self.ranked_relied(w, arguments[_RELIED])
+            arguments[_CLAIMS] = self.ranked_claims(index, arguments[_CLAIMS])
+        return call._replace(arguments=tuple(arguments))
+
+
+def _pairs(claims: bytes) -> list[tuple[bytes, int]]:
+    words = claims.split()
+    return list(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def normalize(servers: list[ScriptServer], now: "Now") -> Packet | None:
     """Change servers and processes, and return the late packet."""
-    packet = now.packet
-    for index, queue in enumerate(now.scenario.queues):
-        names = [key(queue, name) for name in ("crawl", "departed")]
-        tables = {(i, name): registrations(server, name) for i, server in enumerate(servers) for name in names}
-        for w in range(len(now.state.processes)):
+    queues = now.scenario.queues
+    tables = {
+        (i, queue, name): registrations(server, key(queue, name))
+        for i, server in enumerate(servers)
+        for queue in queues
+        for name in ("crawl", "departed")
+    }
+    stamps = _stamps_of_all(servers, tables, now)
+    for (_, queue, _), table in tables.items():
+        for owner, values in table.items():
+            w = int(owner[1:])
             if queue in now.scenario.queues_of(w):
-                of_worker = index if now.scenario.partitions > 1 else 0
-                packet = _normalize_worker(tables.values(), now, w, of_worker, packet)
-        _rank_contacts(tables.values(), now, queue)
-        for (i, name), table in tables.items():
-            for owner, values in table.items():
-                store(servers[i], name, owner, values)
+                rank = stamps.ranks(w, now.scenario.queues_of(w).index(queue))
+                for i in _STAMPS:
+                    values[i] = rank[values[i]]
+            values[_RELIED_FIELD] = stamps.ranked_relied(w, values[_RELIED_FIELD])
+    for w in range(len(now.state.processes)):
+        _renumber_worker(stamps, now, w)
+    for queue in queues:
+        _rank_contacts([table for (_, name, _), table in tables.items() if name == queue], now, queue)
+    for (i, queue, name), table in tables.items():
+        for owner, values in table.items():
+            store(servers[i], key(queue, name), owner, values)
+    _rank_settled(servers, stamps, now)
     _rank_changes(servers, now)
     for server in servers:
         server._expiries = dict.fromkeys(server._expiries, _LATER)
+    packet = now.packet
+    if packet and packet[2].script in _STAMPED:
+        packet = (*packet[:2], stamps.ranked_call(*packet))
     return packet
 
 
-def _normalize_worker(
-    tables: Iterable[dict[bytes, list[int]]], now: "Now", w: int, index: int, packet: Packet | None
-) -> Packet | None:
-    """Make the stamps of a worker in a partition small, and return the late packet."""
-    mine = [table[b"w%d" % w] for table in tables if b"w%d" % w in table]
-    late = packet[2] if packet and packet[:2] == (w, index) and packet[2].script in _STAMPED else None
+def _rank_settled(servers: list[ScriptServer], stamps: _Stamps, now: "Now") -> None:
+    for index, queue in enumerate(now.scenario.queues):
+        for server in servers:
+            if settled := server.call("HGET", key(queue, "departed"), "settled"):
+                server.call("HSET", key(queue, "departed"), "settled", stamps.ranks(-1, index)[int(settled)])
+
+
+def _stamps_of_all(servers: list[ScriptServer], tables: "Tables", now: "Now") -> _Stamps:
+    stamps, everyone = _Stamps(), range(len(now.state.processes))
+    workers = {w: worker for w in everyone if (worker := now.see(w).worker)}
+    calls = [(w, index, call) for w in workers for index, call in now.see(w).pending] + (
+        [now.packet] if now.packet else []
+    )
+    calls = [each for each in calls if each[2].script in _STAMPED]
+    ids = {server.call("HGET", key(queue, "crawl"), "id") for server in servers for queue in now.scenario.queues}
+    ids |= {part.crawl for worker in workers.values() for part in worker.parts}
+    stamps.ids = {each for each in ids if each} | {
+        call.arguments[1] for _, _, call in calls if call.script == "exchange"
+    }
+    for (_, queue, _), table in tables.items():
+        for owner, values in table.items():
+            w = int(owner[1:])
+            if values[_STAMP] != values[_PRIOR]:  # only a repeated join reads the replaced registration
+                values[_REPLACED:_RELIED_FIELD] = _NOTHING
+            if queue in now.scenario.queues_of(w):
+                stamps.add(w, now.scenario.queues_of(w).index(queue), (values[i] for i in _STAMPS))
+            stamps.add_relied(w, values[_RELIED_FIELD])
+    for w, worker in workers.items():
+        for index, part in enumerate(worker.parts):
+            stamps.add(w, index, _stamps_of(part))
+            stamps.add_claims(index, part.claims)
+            for owner, relied in zip(part.relied[::2], part.relied[1::2], strict=True):
+                stamps.add_relied(int(owner[1:]), relied)
+    for w, index, call in calls:
+        stamps.add(w, index, [call.arguments[_place(call)]])
+        if call.script == "exchange":
+            stamps.add_relied(w, call.arguments[_RELIED])
+            stamps.add_claims(index, call.arguments[_CLAIMS])
+    for index, queue in enumerate(now.scenario.queues):
+        found = [server.call("HGET", key(queue, "departed"), "settled") for server in servers]
+        stamps.settled[index] = {int(each) for each in found if each}
+    return stamps
+
+
+def _renumber_worker(stamps: _Stamps, now: "Now", w: int) -> None:
+    """Make the stamps of a worker small."""
     whole = now.see(w).worker
-    worker = None if whole is None else whole.parts[index]
-    pending = next((call for i, call in now.see(w).pending if i == index and call.script in _STAMPED), None)
-    rank = _ranks(mine, worker, [call for call in (late, pending) if call])
-    for values in mine:
-        for i in _STAMPS:
-            values[i] = rank[values[i]]
-    if late:
-        packet = (w, index, _ranked(late, rank))
-    if worker and (any(rank[stamp] != stamp for stamp in _stamps_of(worker)) or now.is_changed(w)):
-        _renumber(now.worker(w).parts[index], rank, now.worker(w), index)
-    if pending:
-        process = now.process(w)
-        process.pending = tuple((i, _ranked(call, rank) if i == index else call) for i, call in process.pending)
-    return packet
-
-
-def _ranked(call: Call, rank: dict[int, int]) -> Call:
-    """Return a call with the rank of its stamp."""
-    arguments = list(call.arguments)
-    arguments[_place(call)] = rank[arguments[_place(call)]]
-    return call._replace(arguments=tuple(arguments))
+    for index, worker in enumerate(whole.parts if whole else ()):
+        rank = stamps.ranks(w, index)
+        relied = [*worker.relied]
+        relied[1::2] = (
+            stamps.ranked_relied(int(o[1:]), text) for o, text in zip(relied[::2], relied[1::2], strict=True)
+        )
+        claims = stamps.ranked_claims(index, worker.claims)
+        is_moved = (relied, claims) != (worker.relied, worker.claims)
+        if is_moved or any(rank[stamp] != stamp for stamp in _stamps_of(worker)) or now.is_changed(w):
+            part = now.worker(w).parts[index]
+            part.relied, part.claims = relied, claims
+            _renumber(part, rank, now.worker(w), index)
+    pending = now.see(w).pending
+    if any(call.script in _STAMPED for _, call in pending):
+        now.process(w).pending = tuple(
+            (index, stamps.ranked_call(w, index, call) if call.script in _STAMPED else call) for index, call in pending
+        )
 
 
 def quiet_times(worker: AnyWorker) -> set[int]:
@@ -116,18 +230,6 @@ def _rank_changes(servers: list[ScriptServer], now: "Now") -> None:
 def _place(call: Call) -> int:
     """Return the place of the stamp among the arguments."""
     return 0 if call.script == "exchange" else 1
-
-
-def _ranks(mine: list[list[int]], worker: Worker | None, calls: list[Call]) -> dict[int, int]:
-    """Return the ranks of a worker's stamps."""
-    for values in mine:
-        if values[_STAMP] != values[_PRIOR]:  # only a repeated join reads the replaced registration
-            values[_REPLACED:] = _NOTHING
-    stamps = {values[i] for values in mine for i in _STAMPS}
-    if worker:
-        stamps |= _stamps_of(worker)
-    stamps |= {call.arguments[_place(call)] for call in calls}
-    return {stamp: i for i, stamp in enumerate(sorted(stamps - {0}), 1)} | {0: 0}
 
 
 def _stamps_of(worker: Worker) -> set[int]:

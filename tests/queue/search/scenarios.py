@@ -163,6 +163,10 @@ SCENARIOS = {
             "flush by another, crash": Scenario(TINY, ((0,),) * 3, 1, ("crash",), anew=(1,), spare=(2,), most=3),
             "lost one queue": spare(SMALL, 1, ("queue", "queue 1"), most=3),
             "lost one filter": spare(SMALL, 1, ("filter", "filter 1"), most=3),
+            "lost one while none runs": Scenario(
+                SMALL, ((0,), ()), 1, ("partition", "partition 1"), want=2, stop=(0,), spare=(1,), persist=True, most=3
+            ),
+            "rollback of one, crash": two(((1,), (2,), ()), 2, ("rollback 0", "rollback 1", "crash"), most=4),
             "lost leases": spare(SMALL, 1, ("lease",), want=2),
             "lost the registrations": spare(TINY, 1, ("crawl", "crawl 1"), most=3),
             "rollback": two(TINY, 1, ("rollback",), most=3),

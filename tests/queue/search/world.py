@@ -264,6 +264,7 @@ def _frozen(worker: AnyWorker) -> Any:
         frozenset(w._visits),
         tuple(w._quiet),
         w._is_quiet,
+        w._has_compared,
         w._leaves_as,
     )
 
@@ -294,6 +295,8 @@ def _frozen_part(w: Worker) -> Any:
         w._joins,
         w._stamp,
         w._under_way,
+        w.claims,
+        tuple(w.relied),
         w._leaves_as,
         w._has_lost_a_leave,
         w._quiet_since,
