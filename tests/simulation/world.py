@@ -105,7 +105,7 @@ class World:
         self.has_lost = self.has_evicted = self._is_found_later = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
-        # The id of each filter after its last join.
+        # The id of each filter at the last exchange: one that a join alone has created may expire.
         self._filters: dict[str, bytes] = {}
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
@@ -174,6 +174,7 @@ class World:
             self._returned.pop(worker, None)  # Redis has lost its registration
         if name == "exchange" and reply[0] == b"OK":
             process.is_executed |= process.awaited is call
+            self._filters[self.places.filter_of(queue)] = call.arguments[2]
             # A join of the first partition alone makes no worker that others wait for.
             self._works |= {worker: call.arguments[1]} if queue in QUEUES else {}
         for dead in told[3][::3] if told else ():
@@ -257,8 +258,7 @@ class World:
 
     def _note_join(self, queue: str, crawl: bytes, origin: bytes, filter_id: bytes) -> None:
         """Note a flush; and a filter that has replaced that of a crawl that ended, of which nothing was left."""
-        name = self.places.filter_of(queue)
-        before, self._filters[name] = self._filters.get(name, filter_id), filter_id
+        before = self._filters.get(self.places.filter_of(queue), filter_id)
         if (queue, crawl) in self._crawls:
             return
         self._crawls.add((queue, crawl))
