@@ -32,6 +32,8 @@ from tests.support.script_server import ScriptServer
 _LIMIT_SECONDS = 600.0
 # Workers started one after another at the end, for the remaining requests.
 _MAX_LATE_STARTS = 6
+# Place of the flag among the arguments of an exchange.
+_RESET = 3
 # Losses that leave the requests of the queue, and its filter.
 _HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
 
@@ -105,7 +107,7 @@ class World:
         self.has_lost = self.has_evicted = self._is_found_later = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
-        # The id of each filter at the last exchange: one that a join alone has created may expire.
+        # The id of each filter after the last join with an exchange: one that a join alone has created may expire.
         self._filters: dict[str, bytes] = {}
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
@@ -174,7 +176,8 @@ class World:
             self._returned.pop(worker, None)  # Redis has lost its registration
         if name == "exchange" and reply[0] == b"OK":
             process.is_executed |= process.awaited is call
-            self._filters[self.places.filter_of(queue)] = call.arguments[2]
+            if call.arguments[_RESET]:
+                self._filters[self.places.filter_of(queue)] = call.arguments[2]
             # A join of the first partition alone makes no worker that others wait for.
             self._works |= {worker: call.arguments[1]} if queue in QUEUES else {}
         for dead in told[3][::3] if told else ():
