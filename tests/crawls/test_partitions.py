@@ -6,13 +6,15 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from devtools.crawl_process import Crawl
-from scrapy_bloom.queue.keys import partition_keys
+from scrapy_bloom.queue.keys import partition_keys, tagged
 from tests.crawls.test_failed_pages import FORGETS
 from tests.crawls.test_items import WAITING, stored, storing_in
 from tests.support.clusters import running_cluster
 from tests.support.outcomes import assert_ended_well, complaints_in
-from tests.support.pages import linked, star
+from tests.support.pages import linked, star, tree
 from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, keys_of, scene
 from tests.support.servers import Server
 
@@ -64,6 +66,22 @@ def test_master_killed(key: str, tmp_path: Path) -> None:
         (named,) = re.findall(r"Redis is unreachable \(partitions? ([\d, ]+): ", unreachable)
         assert {owners[int(number)] for number in named.split(", ")} == {cluster[1]}
         assert "Redis is back" in back
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_lost_while_no_worker_runs(index: int, valkey: Server, key: str, tmp_path: Path) -> None:
+    """The next worker reports that a partition has lost its data, whichever it is."""
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        worker = played.start("stopped", PARTED, SCHEDULER_PERSIST=True)
+        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))
+        worker.wait()
+        own = partition_keys(f"{key}:queue", key, 3)[index]
+        beginnings = tuple(f"{tagged(each)}:" for each in own)
+        client.delete(*(name for name in keys_of(client, key) if name in own or name.startswith(beginnings)))
+        ended = played.crawl(PARTED, "resumed")
+        assert played.missed
+        assert keys_of(client, key) == set()
+    assert "are gone" in ended.log
 
 
 def test_stopped_and_resumed(valkey: Server, key: str, tmp_path: Path) -> None:

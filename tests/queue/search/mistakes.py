@@ -241,14 +241,6 @@ class ComparesNothing(PartitionedWorker):
         pass
 
 
-class ComparesAtTheStart(PartitionedWorker):
-    """Finishes although a partition may have lost data that only a dead worker knew."""
-
-    def _note_visit(self, index: int) -> None:
-        self._has_compared = True
-        super()._note_visit(index)
-
-
 _SKIPS_EQUAL_LEASES = """
 for _, member in ipairs(call('ZRANGE', STEM .. 'leases:' .. worker, 0, -1)) do
   for _, field in ipairs(call('HKEYS', CRAWL)) do
