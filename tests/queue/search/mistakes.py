@@ -1,12 +1,12 @@
 """Wrong designs: each must break a promise in its scenario."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker, Waiting
-from scrapy_bloom.queue.values import Call, Entry, Offer, Outcome, Page, Phase, Trouble
+from scrapy_bloom.queue.values import Call, Entry, IndexedCall, Offer, Outcome, Page, Phase, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
@@ -226,12 +226,20 @@ class ForgetsLocalAlone(PartitionedWorker):
         pass
 
 
-class IsIdleAlone(Worker):
-    """Calls itself idle although it holds requests of other partitions."""
+class IsIdleAlone(PartitionedWorker):
+    """Calls itself idle although it holds requests of other partitions; nor does it compare, for a shorter search."""
 
-    def _call_exchange(self, *args: Any, **more: Any) -> Call:
-        self.orders = self.orders._replace(is_idle=True)
-        return super()._call_exchange(*args, **more)
+    def next_calls(self, want: int, flush: Collection[int] | None = None) -> list[IndexedCall]:
+        self._has_compared = True
+        calls = []
+        for index, call in super().next_calls(want, flush):
+            if call.script == "exchange":
+                is_idle = self.parts[index].is_idle
+                arguments = (*call.arguments[:4], int(is_idle), *call.arguments[5:])
+                call = call._replace(arguments=arguments, is_idle=is_idle)  # noqa: PLW2901
+            self.parts[index]._under_way = call
+            calls.append((index, call))
+        return calls
 
 
 class ComparesNothing(PartitionedWorker):
