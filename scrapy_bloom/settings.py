@@ -117,10 +117,13 @@ class BloomSettings:
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     """Return the compiled patterns of BLOOMFILTER_ALWAYS: a list, one pattern as text, or None."""
     given = [value] if isinstance(value, str) else value or []
-    if not isinstance(given, (list, tuple, set)) or not all(isinstance(pattern, str) and pattern for pattern in given):
+    # A list on the command line is text: as a pattern, a class of characters that almost every URL has.
+    is_text = isinstance(value, str) and value.startswith("[") and value.endswith("]")
+    is_list = isinstance(given, (list, tuple, set)) and not is_text
+    if not is_list or not all(isinstance(pattern, str) and pattern for pattern in given):
         raise ConfigError(
-            f"{ALWAYS} = {value!r}: must be a list of regular expressions, none of them empty; set for example "
-            r"[r'/sitemap\.xml$'] for the URLs to fetch at each link"
+            f"{ALWAYS} = {value!r}: must be a list of regular expressions, none of them empty, or one as text "
+            r"without brackets around it; set for example [r'/sitemap\.xml$'] for the URLs that are new in each run"
         )
     return tuple(map(_compile, given))
 

@@ -118,7 +118,7 @@ def test_statuses(value: object, statuses: set[int]) -> None:
 
 # Refused values, and the allowed ones in the error.
 INVALID: dict[str, tuple[list[object], str]] = {
-    "ALWAYS": (["(", ["*"], [""], 5, [5], [b"a"], {"a": 1}, True], "regular expression"),
+    "ALWAYS": (["(", "['/a', '/b']", ["*"], [""], 5, [5], [b"a"], {"a": 1}, True], "regular expression"),
     "RETRY_STATUSES": (
         ["", "5", "5xx;408", 503, [200], [299], [1000], [50], ["2xx"], [503.0], [True], [None], {}],
         "['5xx', 408, 429]",
