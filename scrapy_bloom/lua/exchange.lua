@@ -8,8 +8,8 @@
 -- nothing is left for the worker to take. And if it took none: whether the crawl is quiet, the number and the oldest
 -- contact of the other workers, and the result of `reap`.
 -- STAMP is that of the worker's last answered call: with another one the server went back, or the packet is late.
--- RELIED is what the acknowledgements rely on in other partitions, see FIELDS, or ''. CLAIMS are names and stamps, in turn:
--- acknowledgements in other partitions relied on what this one had then.
+-- RELIED is the reliance of the acknowledgements, see FIELDS, or ''. CLAIMS are names of workers and their latest stamps here
+-- in the reliances of other partitions, in turn.
 local stamp, is_reset, is_idle = tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local want, max_deliveries, start = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 if not my or ARGV[3] ~= crawl.id or stamp ~= my.stamp or missing_leases(ME, my) ~= 0 then return expired() end

@@ -8,7 +8,7 @@
 -- partition has a later crawl, so the first one decides again; FORCE tells that it has, since it went back in time.
 -- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
 -- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS. And in several
--- partitions the workers, and what they relied on, in turn.
+-- partitions the workers and their reliances, in turn.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
 local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)

@@ -7,8 +7,8 @@
 --             partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field
 --             waiting has the requests in the queue after the last script, or -1 if others take requests, too; changed is
 --             the time of the last exchange that changed more than contacts.
--- departed    hash: registrations of workers that left, or died; settled: the latest stamp of those that are pruned, or
---             whose loss is noted
+-- departed    hash: registrations of workers that left, or died; settled: the latest stamp of pruned ones, and of
+--             noted losses
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
 -- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
 --             The first death counts for all requests of the worker, since it is unknown which it had started. Later ones
@@ -32,7 +32,7 @@ local NOW = time[1] * 1000000 + time[2]
 -- since       time of its return, if it was away for longer than its lease; else 0
 -- offered     requests that its last exchange offered; returned: and that it returned
 -- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that: marked, known
--- relied      crawl and stamps of the worker in all partitions when it acknowledged here last, or -
+-- relied      its reliance: crawl, and its stamps in all partitions when it acknowledged here last, or -
 local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
                 'since', 'offered', 'returned', 'replaced', 'marked', 'known', 'relied'}
 local FIXED = 10 -- fields of the crawl that are no registrations

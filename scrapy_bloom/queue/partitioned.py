@@ -16,9 +16,8 @@ partition that is due; all replies of a round are received before the next one.
 5. The first partition is left first, and decides whether the crawl is deleted. Partitions that a killed worker leaves
    behind are cleared by the next join, or are its crawl, if requests wait there.
 6. A suspect starts if no other partition's has started, and on its last delivery it runs alone.
-7. An acknowledgement records the stamps of all partitions: it relies on the data of these moments. A worker that joins,
-   or is about to finish, has each partition compare. One that does not know a stamp has lost data, perhaps while no
-   worker ran.
+7. An acknowledgement stores its *reliance*, the worker's stamps in all partitions. A worker that joins, or is about to
+   finish, has each partition compare: an unknown stamp shows a loss of data, perhaps while no worker ran.
 8. Local requests wait for each other, and the pages that may have led to them, across partitions.
 """
 
@@ -359,7 +358,7 @@ class PartitionedWorker:
         found = [part.quiet for part in self.parts]
         self._is_quiet = None not in found and found == self._quiet
         self._quiet = found
-        if self._is_quiet and not self._has_compared:  # the reply to a join has what others relied on
+        if self._is_quiet and not self._has_compared:  # the replies to the joins have the reliances
             self._has_compared = True
             for part in self.parts:
                 part.expire()
@@ -388,7 +387,7 @@ class PartitionedWorker:
                 part.lose_links(relied, is_leased=True)
 
     def _compare(self, joined: Worker) -> None:
-        """After the last join, have each partition compare its stamps with those that acknowledgements relied on."""
+        """After the last join, have each partition compare its stamps with the reliances of the others."""
         if not joined.relied or any(part.phase is Phase.JOIN for part in self.parts):
             return
         claims: list[dict[bytes, int]] = [{} for _ in self.parts]

@@ -130,8 +130,8 @@ class Worker:
         self.is_deleted, self.working = False, 0
         # After it left: whether there is no crawl any more. After a join: whether the partition has a later crawl.
         self.is_gone = self.is_stale = False
-        # After a join: the workers, and what their acknowledgements relied on in other partitions, see queue.lua. And
-        # the stamps here that those in others relied on, which the next exchange compares.
+        # After a join: the workers of the partition and their reliances, see queue.lua. And claims, the stamps here in
+        # the reliances of other partitions: the next exchange compares them.
         self.relied, self.claims = list[bytes](), b""
         self.orders = Orders()
         self._lease = lease

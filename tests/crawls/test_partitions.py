@@ -70,7 +70,7 @@ def test_master_killed(key: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", range(3))
 def test_lost_while_no_worker_runs(index: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """The next worker reports that a partition has lost its data, whichever it is."""
+    """The next worker reports the loss of any partition."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         worker = played.start("stopped", PARTED, SCHEDULER_PERSIST=True)
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGINT))

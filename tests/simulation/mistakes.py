@@ -62,7 +62,7 @@ MISTAKES = {
     "acknowledged before all partitions have the links": Mistake("kill/2", 7, mistakes.AcknowledgesAlone),
     "pages whose links another partition lost are acknowledged": Mistake("loss/2", 4, mistakes.TaintsNoOthers),
     "a partition is joined again without the first one": Mistake("double/2", 39, mistakes.RejoinsUnconfirmed),
-    "what acknowledgements relied on is not compared": Mistake("absent/5", 7, mistakes.ComparesNothing),
+    "reliances are not compared": Mistake("absent/5", 7, mistakes.ComparesNothing),
     "a later crawl is replaced before the first partition has answered": Mistake(
         "shared-double/2", 665630365, mistakes.TakesAnyReplyForConsent
     ),

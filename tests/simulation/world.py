@@ -107,7 +107,7 @@ class World:
         self.has_lost = self.has_evicted = self._is_found_later = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
-        # The id of each filter after the last join with an exchange: one that a join alone has created may expire.
+        # The id of each filter after the last join with an exchange: without one a new filter may expire.
         self._filters: dict[str, bytes] = {}
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}

@@ -63,7 +63,7 @@ def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) 
 def test_a_worker_that_finishes_finds_what_only_a_dead_one_knew(
     is_lost: bool, servers: list[ScriptServer], sends: list[Send]
 ) -> None:
-    """A partition went back in time when a worker died, and has nothing that the other worker had changed later."""
+    """A partition went back in time when a worker died; the other worker had changed nothing there meanwhile."""
     dead, alive = (Driven(name, sends) for name in ("dead", "alive"))
     page, link = (next(m for m in (b"%d" % n for n in range(99)) if partition_of(m, 2) == index) for index in (0, 1))
     alive.work_off()

@@ -431,12 +431,12 @@ MISTAKES = {
     "partitions, stamps of acknowledgements are not compared": Mistake(
         SCENARIOS["partitions, lost one while none runs"], ComparesNothing, walks=0
     ),
-    "partitions, acknowledgements rely on nothing": Mistake(
+    "partitions, no reliance is stored": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
         texts={"exchange": ("if relied ~= '' then my.relied = relied end", "")},
         walks=0,
     ),
-    "partitions, a join forgets what was relied on": Mistake(
+    "partitions, a join forgets the reliance": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
         texts={"join": ("relied = before.relied,", "relied = '-',")},
         walks=0,

@@ -102,7 +102,7 @@ class Model:
 
 
 def is_one_of(name: bytes, patterns: tuple[str, ...]) -> bool:
-    """Return whether a key is one of these, or begins like one that ends with an asterisk."""
+    """Return whether a key matches a pattern: a key, or a beginning and an asterisk."""
     text = name.decode()
     return any(text.startswith(each[:-1]) if each.endswith("*") else text == each for each in patterns)
 

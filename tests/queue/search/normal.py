@@ -30,7 +30,7 @@ Tables = dict[tuple[int, str, str], dict[bytes, list[Any]]]
 
 
 def registrations(server: ScriptServer, hash_key: str) -> dict[bytes, list[Any]]:
-    """Return the registrations in a hash by worker: numbers, and last what the worker relied on."""
+    """Return the registrations in a hash by worker: numbers, and the reliance last."""
     raw = server.call("HGETALL", hash_key)
     fields = zip(raw[::2], raw[1::2], strict=True)
     found = {name[1:]: text.split() for name, text in fields if name.startswith(b"@")}
@@ -52,7 +52,7 @@ class _Stamps:
     def __init__(self) -> None:
         self.found: dict[tuple[int, int], set[int]] = {}
         self.settled: dict[int, set[int]] = {}
-        self.ids: set[bytes] = set()  # of crawls: what relies on another one is ignored
+        self.ids: set[bytes] = set()  # of crawls: reliances on others are ignored
         self._ranks: dict[tuple[int, int], dict[int, int]] = {}
 
     def add(self, w: int, index: int, stamps: Iterable[int]) -> None:

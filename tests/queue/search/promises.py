@@ -286,7 +286,7 @@ def check_end(now: Now, lives: list[str]) -> None:
         require(not missing, f"S9: {list(pages_of(missing))} failed, and are not kept")
     if "gone" in lives and "crashed" not in lives:
         lost = oracle.exempt & ~now.fetched() & ~stored
-        # Workers that start again may find the pages again, as may those that rely on a partition that went back.
+        # New workers may find the pages again, as may workers that relied on the partition.
         is_lost = oracle.is_lost and (lost or not {*ABSENT, *_ONE_BACK} & {*s.kinds})
         require(oracle.is_reported or not is_lost, "S7: a loss is not reported")
     check_leftovers(now, lives)
