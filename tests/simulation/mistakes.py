@@ -46,9 +46,7 @@ MISTAKES = {
     ),
     "a rejoin is no worker for a moment": Mistake("mixed", 272, wrong={"works = before.works": "works = 0"}),
     "a rejoin forgets lost leases": Mistake("double", 7, wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}),
-    "lost registrations are not noticed": Mistake(
-        "double", 2118, wrong={"elseif not crawl.id and": "elseif false and"}
-    ),
+    "lost registrations are not noticed": Mistake("double", 2118, wrong={" or not crawl.id and is_used then": " then"}),
     "a worker that was away presumes others dead": Mistake(
         "stop", 10, wrong={"my.since = NOW end": "my.since = 0 end"}
     ),
