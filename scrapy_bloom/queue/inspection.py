@@ -46,9 +46,9 @@ class RegisteredWorker:
     @classmethod
     def of(cls, name: str, text: bytes, spider: str, now: int) -> Self:
         """Return the worker of a registration."""
-        fields = list(map(int, text.split()))
-        silent = max(0, now - fields[_CONTACT]) / 1e6
-        return cls(name, fields[_LEASE] / 1e6, silent, fields[_HELD], spider)
+        fields = text.split()
+        held, contact, lease = (int(fields[i]) for i in (_HELD, _CONTACT, _LEASE))
+        return cls(name, lease / 1e6, max(0, now - contact) / 1e6, held, spider)
 
 
 @dataclass(frozen=True)
