@@ -58,8 +58,11 @@ class FilterParameters:
         Raises:
             ConfigError: it is.
         """
-        # The minimum of any filter; a blocked one takes about a tenth more.
-        needed = self.of_partition(partitions).capacity * -math.log2(self.error_rate) / math.log(2) / 8
+        part = self.of_partition(partitions)
+        # The minimum of any filter; a blocked one takes up to a half more, and its exact size a tenth of a second.
+        needed = part.capacity * -math.log2(self.error_rate) / math.log(2) / 8
+        if sizing.MAX_LAYER_BYTES / 2 < needed <= sizing.MAX_LAYER_BYTES:
+            needed = part.sizes()[0].blocks * sizing.BLOCK_BYTES
         if needed > sizing.MAX_LAYER_BYTES:
             raise ConfigError(
                 f"{options.CAPACITY.label} = {self.capacity!r}: with {options.ERROR_RATE.label} = "

@@ -32,8 +32,6 @@ from tests.support.script_server import ScriptServer
 _LIMIT_SECONDS = 600.0
 # Workers started one after another at the end, for the remaining requests.
 _MAX_LATE_STARTS = 6
-# Place of the flag among the arguments of an exchange.
-_RESET = 3
 # Losses that leave the requests of the queue, and its filter.
 _HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
 
@@ -107,7 +105,7 @@ class World:
         self.has_lost = self.has_evicted = self._is_found_later = False
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
-        # The id of each filter after the last join with an exchange: without one a new filter may expire.
+        # The id of each filter after its last join.
         self._filters: dict[str, bytes] = {}
         # The crawls of workers that have exchanged, and are not presumed dead.
         self._works: dict[str, bytes] = {}
@@ -176,8 +174,6 @@ class World:
             self._returned.pop(worker, None)  # Redis has lost its registration
         if name == "exchange" and reply[0] == b"OK":
             process.is_executed |= process.awaited is call
-            if call.arguments[_RESET]:
-                self._filters[self.places.filter_of(queue)] = call.arguments[2]
             # A join of the first partition alone makes no worker that others wait for.
             self._works |= {worker: call.arguments[1]} if queue in QUEUES else {}
         for dead in told[3][::3] if told else ():
@@ -222,7 +218,6 @@ class World:
         # After a rollback, a page that is done, or about to be, in another partition does not lead to its links again.
         is_whole = kind == "flushall" or (kind == "rollback" and self.plan.partitions == 1)
         keeps = self.site.closure(there) if is_whole else keeps
-        self._filters.clear()
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
@@ -261,13 +256,14 @@ class World:
 
     def _note_join(self, queue: str, crawl: bytes, origin: bytes, filter_id: bytes) -> None:
         """Note a flush; and a filter that has replaced that of a crawl that ended, of which nothing was left."""
-        before = self._filters.get(self.places.filter_of(queue), filter_id)
+        name = self.places.filter_of(queue)
+        before, self._filters[name] = self._filters.get(name, filter_id), filter_id
         if (queue, crawl) in self._crawls:
             return
         self._crawls.add((queue, crawl))
         if origin == b"flush":
             self._note_flush(queue)
-        elif before != filter_id:
+        elif before != filter_id and not self.has_lost:
             self._forget_fetches(self.places.pages_of(queue))
 
     def _note_deletion(self, process: Process, queue: str, crawl: bytes, mode: str) -> None:
