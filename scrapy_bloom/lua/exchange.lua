@@ -17,6 +17,7 @@ local f = filter.open(FILTER, ARGV[4])
 if not f then return expired() end
 
 local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
+local is_change = is_reset and (my.replaced ~= 1 or my.held > 0) -- not a rejoin with nothing
 local relied, claims = ARGV[18], ARGV[19]
 local lists, at = {}, 20
 for i = 10, 17 do
@@ -164,7 +165,7 @@ local taken, is_dry = {}, false
 if want > 0 then taken, is_dry = take() end
 my.works, my.stamp, my.prior, my.offered, my.returned = 1, NOW, stamp, #offers / 3, #returns / 3
 local busy = (is_idle and my.held == 0) and 0 or 1
-if is_reset or at > 20 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
+if is_change or at > 20 or #taken > 0 or busy ~= my.busy then crawl.changed = NOW end
 my.busy = busy
 local others = want > 0 and #taken == 0 and reap(max_deliveries)
 my.contact = NOW

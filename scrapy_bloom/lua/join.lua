@@ -92,7 +92,8 @@ local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
 if stamp == before.prior then move(TAKEN, QUEUE) end
 local took = call('ZCARD', TAKEN)
 my = {
-  join = number, held = call('ZCARD', LEASES) + took, took = took, busy = 1, works = before.works, suspect = 0, contact = NOW,
+  join = number, held = call('ZCARD', LEASES) + took, took = took, works = before.works, suspect = 0, contact = NOW,
+  busy = my and stamp == my.stamp and my.busy or 1, -- so that a worker that rejoins before its end disturbs no other
   lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or before.since, offered = before.offered,
   returned = before.returned, replaced = my and 1 or departed and 2 or 0, marked = before.stamp, known = before.prior,
   relied = before.relied,

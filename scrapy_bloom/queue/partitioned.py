@@ -160,7 +160,8 @@ class PartitionedWorker:
     @property
     def may_finish(self) -> bool:
         """True if the crawl is finished."""
-        return self._is_quiet and self.parts[0].may_finish and self.is_idle
+        is_compared = not any(part.claims for part in self.parts)
+        return self._is_quiet and is_compared and self.parts[0].may_finish and self.is_idle
 
     @property
     def is_idle(self) -> bool:
@@ -390,7 +391,8 @@ class PartitionedWorker:
         """After the last join, have each partition compare its stamps with the reliances of the others."""
         if not joined.relied or any(part.phase is Phase.JOIN for part in self.parts):
             return
-        claims: list[dict[bytes, int]] = [{} for _ in self.parts]
+        before = [part.claims.split() for part in self.parts]
+        claims = [dict(zip(words[::2], map(int, words[1::2]), strict=True)) for words in before]
         for part in self.parts:
             for worker, relied in zip(part.relied[::2], part.relied[1::2], strict=True):
                 crawl, *stamps = relied.split(b",")

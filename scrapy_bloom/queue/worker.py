@@ -242,7 +242,7 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """True if this worker holds nothing."""
-        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept, self.claims
+        held = self.outbox, self.ready, self.running, self.finished, self._returns, self._kept
         return not (any(held) or self.local or self.unmarked)
 
     @property
