@@ -26,7 +26,6 @@ from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
 from scrapy_bloom.queue.values import Entry, IndexedCall, Offer, Phase, RefusedError
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
 
 logger = logging.getLogger(__name__)
@@ -197,7 +196,7 @@ class Delivery:
         except RedisUnreachableError:
             self.wakeup.set(MAX_PAUSE)
             raise
-        except (BloomError, *FAULTS) as error:
+        except Exception as error:  # a refusal, or a fault of our own, which must not leave a worker that never ends
             self.has_ended = True
             self._end_crawl(error)
             raise RedisUnreachableError from None

@@ -15,7 +15,8 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy.exit_report import report_at_exit
-from scrapy_bloom.transport.failures import describe
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.transport.failures import FAULTS, describe
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 
 def end_crawl(crawler: Crawler, error: Exception, runtime: Runtime = RUNTIME) -> None:
     """Log an error, and tell the engine to end the crawl, without waiting."""
-    logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
+    if isinstance(error, (BloomError, *FAULTS)):
+        logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
+    else:
+        logger.error("The crawl ends by a fault of scrapy-bloom; please report it", exc_info=error)
     report_at_exit(describe(error))
     engine = _engine(crawler)
     close_async = getattr(engine, _CLOSE_SPIDER_ASYNC, None)

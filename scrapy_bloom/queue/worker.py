@@ -474,7 +474,7 @@ class Worker:
         for member in call.ended:
             self.finished.pop(member, None)
         for fingerprint in call.marks:
-            self.unmarked.pop(fingerprint)
+            self.unmarked.pop(fingerprint, None)  # a loss in another partition has made others of them meanwhile
             self.repeats.put(fingerprint, True)
         self._returns = self._returns[len(call.returns) :]
         self._kept = self._kept[call.kept :]

@@ -12,9 +12,10 @@ from devtools.crawl_process import Crawl
 from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.monitoring import stats
+from tests.support.extensions import BrokenWorker, enabling
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter
 from tests.support.pages import linked, tree
-from tests.support.scenario import FILTER_ALONE, SCRAPY, Kind, every_scheduler, keys_of, scene
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SCRAPY, Kind, every_scheduler, keys_of, scene
 from tests.support.servers import Server
 
 # Shown where there is something to show.
@@ -153,3 +154,14 @@ def test_request_is_not_dropped_with_its_filter(valkey: Server, key: str, tmp_pa
         # It begins at a leaf, so that its other requests come from the queue.
         second = played.start_at("/nowhere", "second", settings).wait()
         assert_complete(played, second)
+
+
+def test_fault_of_the_worker_ends_the_crawl(valkey: Server, key: str, tmp_path: Path) -> None:
+    """An error of our own in the middle of a call ends the crawl with its traceback; the next one misses no page."""
+    with scene(linked(PAGES), tmp_path, valkey.url, key, delay=0) as played:
+        first = played.crawl({**OURS, "SCHEDULER_PERSIST": True, **enabling(BrokenWorker)}, "first")
+        assert first.stats["finish_reason"] == "bloomfilter_error"
+        assert first.exit_code == 1
+        assert "The crawl ends by a fault of scrapy-bloom" in first.log
+        assert first.log.splitlines()[-1].startswith("scrapy_bloom: KeyError")
+        assert_complete(played, played.crawl({**OURS, **LEASE}, "second"))

@@ -10,6 +10,8 @@ from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 from twisted.internet.task import LoopingCall
 
+from scrapy_bloom.queue.worker import Worker
+
 LONGEST_STALL = "ticker/longest"
 ALL_TURNS = "ticker/all"
 HOOKS = "hooks"
@@ -91,3 +93,20 @@ class FaultyStats(MemoryStatsCollector):
     def _check(self, key: str) -> None:
         if key.startswith(("scheduler/", "bloomfilter/")):
             raise RuntimeError("no stats today")
+
+
+class BrokenWorker:
+    """Breaks the worker of the queue from the first response on: it cannot apply a reply."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        crawler.signals.connect(self._break, signals.response_received)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    def _break(self) -> None:
+        def receive(*_: object) -> None:
+            raise KeyError("broken")
+
+        Worker.receive = receive  # type: ignore[method-assign,assignment]
