@@ -70,7 +70,7 @@ simulate: $(VENV)/.test
 
 # Run crawls with faults for ten minutes; ARGS="--seconds 60 --seed 2" runs one minute from another seed.
 soak: $(VENV)/.test
-	$(BIN)/python -m devtools.soak $(ARGS)
+	$(BIN)/python -m tests.soak $(ARGS)
 
 SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --jobs auto --fail-on-warning --keep-going
 

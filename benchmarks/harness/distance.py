@@ -5,7 +5,7 @@ from statistics import median
 
 import redis
 
-from devtools.proxy.link import LinkProxy
+from tests.support.proxy.link import LinkProxy
 
 PINGS = 300
 

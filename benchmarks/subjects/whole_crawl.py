@@ -14,7 +14,7 @@ from benchmarks.subjects import timed
 from benchmarks.subjects.before import has_package
 from devtools import round_trips
 from devtools.crawl_process import ROOT, CrawlProcess, Job
-from devtools.spiders import links
+from tests.support.spiders import links
 
 # scrapy-redis makes more than a hundred thousand round trips, which take minutes if Redis is far away.
 LIMIT_SECONDS = 900

@@ -33,8 +33,8 @@ from benchmarks.subjects.whole_crawl import (
     name_of,
     serving,
 )
-from devtools.proxy.link import forwarding
 from devtools.servers import Address, available, cpu_seconds, running
+from tests.support.proxy.link import forwarding
 
 MADE_UP = ("--pages", "1000")
 ROUNDS = 3

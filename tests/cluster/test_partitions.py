@@ -11,12 +11,12 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
-from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from tests.cluster.test_faults import reshard_and_kill
 from tests.support.clusters import Cluster, kill, replicated_cluster, reshard
 from tests.support.in_process import crawl_settings, start
 from tests.support.outcomes import tell
+from tests.support.waiting import until
 
 LINKS = 200_000
 FANOUT = 5

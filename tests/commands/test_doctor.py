@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from devtools import waiting
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import doctor
@@ -20,7 +19,7 @@ from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
-from tests.support import command, crawling
+from tests.support import command, crawling, waiting
 from tests.support.clusters import cluster_client, replicated_cluster, running_cluster
 from tests.support.documentation import tables
 from tests.support.examining import OURS, examine, wrong

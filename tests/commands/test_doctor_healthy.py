@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from devtools import spiders
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
-from tests.support import crawling
+from tests.support import crawling, spiders
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import EACH_KIND, Server, running
 

@@ -14,9 +14,7 @@ import redis
 from scrapy import Request
 from scrapy.utils.request import fingerprint as scrapys
 
-from devtools.proxy.link import Link, forwarding
 from devtools.site import path_of, serving
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli._requests import read_lines
 from scrapy_bloom.errors import ConfigError, WrongTypeError
@@ -39,7 +37,9 @@ from tests.support.imports import (
 )
 from tests.support.live_worker import LiveWorker
 from tests.support.pages import tree
+from tests.support.proxy.link import Link, forwarding
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 PAGES = 80
 SCRAPYS = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}

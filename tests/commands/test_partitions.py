@@ -10,7 +10,6 @@ import pytest
 import redis
 from scrapy import Request
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomScheduler
 from scrapy_bloom.cli import clear
 from scrapy_bloom.cli._target import by_partition
@@ -25,6 +24,7 @@ from tests.support.dupefilters import keys_of
 from tests.support.imports import AFTER, BEFORE, PARAMETERS, KilledError, backup, each_moment, faulty, fill, fingerprint
 from tests.support.in_process import crawl_settings, start
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 URLS = [f"https://example.com/{number}" for number in range(60)]
 NEW = "https://example.com/new"

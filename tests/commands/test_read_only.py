@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.errors import RefusedError, UnavailableError
 from tests.support import command
 from tests.support.servers import KINDS, Server, running
+from tests.support.waiting import until
 
 KEY = "pages"
 KNOWN = [f"https://example.com/{number}" for number in range(3000)]

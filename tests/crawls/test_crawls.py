@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from devtools.crawl_process import Crawl
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.monitoring import stats
 from tests.support.extensions import BrokenWorker, enabling
@@ -17,6 +16,7 @@ from tests.support.outcomes import assert_complete, assert_ended_well, complaint
 from tests.support.pages import linked, tree
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SCRAPY, Kind, every_scheduler, keys_of, scene
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 # Shown where there is something to show.
 TROUBLES = {

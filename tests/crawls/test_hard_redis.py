@@ -12,15 +12,15 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT, CrawlProcess
-from devtools.proxy.link import Link, forwarding
-from devtools.waiting import until
 from scrapy_bloom.transport.failures import advice_for
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
 from tests.support.pages import chain, star, tree
+from tests.support.proxy.link import Link, forwarding
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, keys_of, scene
 from tests.support.servers import EACH_KIND, Server, running
 from tests.support.spiders import burst, noted
+from tests.support.waiting import until
 
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
 

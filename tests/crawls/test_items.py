@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from devtools.waiting import until
 from tests.support import pipelines
 from tests.support.outcomes import assert_ended_well, complaints_in, tell
 from tests.support.pages import star, tree
@@ -31,6 +30,7 @@ from tests.support.scenario import (
 )
 from tests.support.servers import Server, running
 from tests.support.spiders import storing
+from tests.support.waiting import until
 
 
 def piping(path: str) -> Kind:

@@ -8,13 +8,13 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from devtools.waiting import until
 from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
 from tests.support.pages import star, tree
 from tests.support.scenario import LEASE, OURS, Kind, asyncio_first, every_reactor, scene
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 # Longer than any wait of a test: if a worker waits for this lease to end, the test hangs and fails.
 LONG: Kind = {"BLOOMFILTER_LEASE": 4 * LIMIT}

@@ -13,7 +13,6 @@ import pytest
 
 from devtools.crawl_process import LIMIT
 from devtools.site import Links
-from devtools.waiting import until
 from tests.support.outcomes import (
     assert_cleared,
     assert_complete,
@@ -38,6 +37,7 @@ from tests.support.scenario import (
 from tests.support.selection import long_unless
 from tests.support.servers import Server, running
 from tests.support.spiders import starts
+from tests.support.waiting import until
 
 KIND: Kind = {**OURS, **LEASE, "CONCURRENT_REQUESTS": 4}
 LOST = "bloomfilter_queue_lost"

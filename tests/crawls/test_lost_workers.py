@@ -15,7 +15,6 @@ import pytest
 
 from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
 from devtools.site import Links
-from devtools.waiting import until
 from tests.support import command, real_links
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter, tell
 from tests.support.pages import tree
@@ -23,6 +22,7 @@ from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, STOCK, Kind, Scen
 from tests.support.servers import Server
 from tests.support.spiders import deadly, storing
 from tests.support.spiders.storing import StoringPipeline
+from tests.support.waiting import until
 
 TREE, REAL = tree(600), real_links.site()
 

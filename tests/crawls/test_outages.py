@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from devtools.waiting import until
 from tests.support import crawling
 from tests.support.clusters import running_cluster
 from tests.support.faults import CUTS, Place, at_random, proxying
@@ -34,6 +33,7 @@ from tests.support.scenario import (
 )
 from tests.support.sentinels import MASTER, watched_pair
 from tests.support.servers import Server, free_port, running
+from tests.support.waiting import until
 
 # By name: the shape of the site, and the seconds without Redis.
 OUTAGES = {"tree, 2 s": (tree(PAGES), 2.0), "chain, 2 s": (chain(PAGES), 2.0), "tree, 15 s": (tree(PAGES), 15.0)}

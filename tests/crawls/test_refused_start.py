@@ -13,13 +13,13 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from devtools.crawl_process import LIMIT, ROOT, CrawlProcess, Job
 from devtools.servers import free_port
-from devtools.waiting import until
 from scrapy_bloom import BloomError, BloomFilter
 from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
 from tests.support.in_process import start
 from tests.support.retries import told
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 BLOOM_SCHEDULER = "scrapy_bloom.BloomScheduler"
 

@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from devtools.waiting import until
 from scrapy_bloom.delivery import MAX_PAUSE
 from scrapy_bloom.queue.inspection import RegisteredWorker, inspect
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
@@ -27,6 +26,7 @@ from tests.support.scenario import (
 )
 from tests.support.servers import Server
 from tests.support.spiders import flood
+from tests.support.waiting import until
 
 KEEP: Kind = {"SCHEDULER_PERSIST": True}
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from devtools.crawl_process import ROOT
-from devtools.soak import plan
-from devtools.soak.plan import Kind
+from tests.soak import plan
+from tests.soak.plan import Kind
 from tests.support.outcomes import tell
 
 CRAWLS, SEED = 2, 25889
@@ -26,7 +26,7 @@ def test_seed_has_every_kind() -> None:
 @pytest.mark.timeout(LIMIT + 30)
 def test_soak(capsys: pytest.CaptureFixture[str]) -> None:
     """No crawl has a complaint; the output leads to the logs of a failed crawl."""
-    command = [sys.executable, "-m", "devtools.soak", "--crawls", str(CRAWLS), "--seed", str(SEED)]
+    command = [sys.executable, "-m", "tests.soak", "--crawls", str(CRAWLS), "--seed", str(SEED)]
     ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     tell(capsys, ended.stdout)
     assert ended.returncode == 0, ended.stdout + ended.stderr

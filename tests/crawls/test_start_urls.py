@@ -10,7 +10,6 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from devtools.site import path_of
-from devtools.waiting import until
 from scrapy_bloom import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from tests.support.clusters import running_cluster
@@ -20,6 +19,7 @@ from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SINGLE_CONNECTION,
 from tests.support.selection import long_unless
 from tests.support.servers import Server
 from tests.support.spiders import started, stock_started
+from tests.support.waiting import until
 
 KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
 # Only `make test-all` runs the test with the others, too.

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from devtools.soak import plan
-from devtools.soak.plan import Kind
 from tests.crawls.test_soak import CRAWLS, SEED
 from tests.project.test_docs import NUMBER, PAGE, RESULTS
 from tests.queue.search.mistakes import MISTAKES
 from tests.queue.search.scenarios import SCENARIOS
+from tests.soak import plan
+from tests.soak.plan import Kind
 from tests.support.documentation import text
 
 EVIDENCE = "docs/evidence.md"

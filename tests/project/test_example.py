@@ -12,11 +12,11 @@ import pytest
 
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
-from devtools.waiting import until
 from tests.support import forked
 from tests.support.outcomes import assert_ended_well
 from tests.support.pages import linked
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 PAGES = 60
 FAILED = "Error downloading"

@@ -20,13 +20,13 @@ import redis
 
 from devtools.crawl_process import LIMIT, Process
 from devtools.site import Site, serving
-from devtools.waiting import until
 from scrapy_bloom.queue.inspection import inspect
 from tests.commands.test_info import register
 from tests.support import forked
 from tests.support.documentation import DOCS, EVERY_PAGE, IMPOLITE, PLACEHOLDER, blocks, matches, text_of
 from tests.support.pages import linked
 from tests.support.servers import Server, running
+from tests.support.waiting import until
 
 SITE = "https://quotes.toscrape.com/"
 PAGES = 30

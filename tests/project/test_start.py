@@ -10,12 +10,12 @@ import pytest
 
 from devtools.crawl_process import LIMIT
 from devtools.site import Site, serving
-from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import forked
 from tests.support.documentation import IMPOLITE, PLACEHOLDER, blocks, matches
 from tests.support.pages import linked
 from tests.support.servers import Server, running
+from tests.support.waiting import until
 
 # More than two workers lease, so that several wait.
 PAGES = 100

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.waiting import until
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
@@ -15,6 +14,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Call, Phase, Trouble
 from tests.support.driven import Driven
 from tests.support.servers import Server, running
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3, "decode_responses": True}])

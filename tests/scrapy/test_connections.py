@@ -11,7 +11,6 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
-from devtools.waiting import until
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
 from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.queue.values import IndexedCall
@@ -20,6 +19,7 @@ from tests.support.clusters import running_cluster
 from tests.support.in_process import crawl_settings, end, start
 from tests.support.kinds import Place
 from tests.support.servers import EACH_KIND, Server, running
+from tests.support.waiting import until
 
 Opened = Callable[..., Any]
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from tests.support.outcomes import holders_of
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 URL = "http://shop.test/"
 JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}

@@ -11,10 +11,10 @@ from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy_redis import connection, pipelines
 
-from devtools.proxy.link import Link, forwarding
 from scrapy_bloom import ConfigError, RedisPipeline, RefusedError
 from tests.support.in_process import ShopSpider, run, start
 from tests.support.kinds import Place
+from tests.support.proxy.link import Link, forwarding
 from tests.support.servers import Server
 
 ITEM = {"url": "https://example.com/"}

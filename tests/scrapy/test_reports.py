@@ -11,13 +11,13 @@ from scrapy import Request, signals
 from scrapy.http.request import NO_CALLBACK
 
 from devtools.round_trips import counting
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, FilterInfo
 from scrapy_bloom.filter.describe import Counters
 from scrapy_bloom.monitoring.stats import _FIELDS
 from tests.support.dupefilters import BY_CRAWLER, KEY, Way, by_crawler, crawler_of, page, said, seen
 from tests.support.in_process import end
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 
 class Run:

@@ -16,17 +16,17 @@ from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
-from devtools.proxy.link import forwarding
-from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.values import Call, Reaped
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import end
+from tests.support.proxy.link import forwarding
 from tests.support.scenario import keys_of
 from tests.support.selection import long_unless
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
 Opened = Callable[..., BloomScheduler]

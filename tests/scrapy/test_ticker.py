@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from devtools.waiting import LIMIT
 from scrapy_bloom._scrapy import engine
 from tests.support.in_process import run
+from tests.support.waiting import LIMIT
 
 HOUR = 3600.0
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from scrapy import Request
 
-from devtools.waiting import until
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.transport.client import disconnect
@@ -15,6 +14,7 @@ from tests.support.in_process import end as end_crawl
 from tests.support.in_process import start
 from tests.support.kinds import Place
 from tests.support.servers import Server, running
+from tests.support.waiting import until
 
 Opened = Callable[..., BloomScheduler]
 PAGES = range(1, 21)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.client import disconnect
+from tests.support.waiting import until
 
 # Processes that inherit nothing of a test, without the time for imports.
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -9,10 +9,9 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from devtools.servers import until_replicated
-from devtools.waiting import until
 from scrapy_bloom.transport.client import disconnect
-from tests.support.servers import Server, free_port, running
+from tests.support.servers import Server, free_port, running, until_replicated
+from tests.support.waiting import until
 
 # A master without slots stays a master: others may still have to tell it the owners of slots.
 _OPTIONS = (

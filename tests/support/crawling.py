@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devtools.crawl_process import Crawl, CrawlProcess, Job
-from devtools.spiders import links
 from tests.support import forked
+from tests.support.spiders import links
 
 # Under every version of Scrapy.
 REFUSED_EXIT_CODE = 1

@@ -14,7 +14,7 @@ from enum import StrEnum
 from io import BufferedIOBase
 from itertools import repeat
 
-from devtools.proxy import TcpProxy, running
+from tests.support.proxy import TcpProxy, running
 
 
 class Place(StrEnum):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import redis
 
-from devtools.waiting import until
 from tests.support.clusters import running_cluster
 from tests.support.sentinels import MASTER, knows_master, watching
 from tests.support.servers import free_port, running
 from tests.support.tls import make_certificate
+from tests.support.waiting import until
 
 PASSWORD, SENTINELS_PASSWORD = "pa55/of:the@master", "pa55-of-the-sentinel"  # of servers of a test
 _QUOTED = "pa55%2Fof%3Athe%40master"

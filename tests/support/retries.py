@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter
 from tests.support.faults import FaultProxy
+from tests.support.waiting import LIMIT
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of servers that live as long as a test
 # Seconds that clients wait for a missing reply. If too short for a busy machine, it adds a stall.

@@ -11,11 +11,11 @@ import redis
 
 from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
-from devtools.spiders import links as links_spider
-from devtools.waiting import until
 from tests.support import crawling
 from tests.support.moments import Moments
 from tests.support.servers import Server
+from tests.support.spiders import links as links_spider
+from tests.support.waiting import until
 
 PAGES = 121
 DELAY = 0.02

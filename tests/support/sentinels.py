@@ -9,10 +9,9 @@ from typing import Any
 
 import redis
 
-from devtools.servers import until_replicated
-from devtools.waiting import until
-from tests.support.servers import BINARIES, Server, free_port, running
+from tests.support.servers import BINARIES, Server, free_port, running, until_replicated
 from tests.support.tls import Certificate
+from tests.support.waiting import until
 
 MASTER = "crawl"
 

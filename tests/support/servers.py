@@ -9,8 +9,9 @@ import redis
 from devtools import servers
 from devtools.servers import BINARIES, KINDS, Server, free_port
 from tests.support.selection import long_unless
+from tests.support.waiting import until
 
-__all__ = ["BINARIES", "EACH_KIND", "KINDS", "Server", "expires_at", "free_port", "running"]
+__all__ = ["BINARIES", "EACH_KIND", "KINDS", "Server", "expires_at", "free_port", "running", "until_replicated"]
 
 # As parameters. `make test` tries Redis by the filter's own tests and the replays; only `make test-all` by the others.
 EACH_KIND = long_unless(lambda kind: kind == "valkey", KINDS)
@@ -33,3 +34,15 @@ def expires_at(client: redis.Redis, name: str) -> int:
     except redis.ResponseError:
         left, (seconds, _) = int(client.pttl(name)), client.time()
         return max(round(left + seconds * 1000, -4), 0) if left >= 0 else 0
+
+
+def until_replicated(master: Server, replica: Server) -> None:
+    """Wait until a replica has all data that its master has now."""
+    with master.client() as client, replica.client() as other:
+        written = client.info("replication")["master_repl_offset"]
+        until(lambda: _received(other) >= written)
+
+
+def _received(replica: redis.Redis) -> int:
+    state = replica.info("replication")
+    return int(state["slave_repl_offset"]) if state.get("master_link_status") == "up" else -1

@@ -16,7 +16,6 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.settings import Settings
 
-from devtools.waiting import LIMIT, until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError, UnavailableError
 from scrapy_bloom.transport.client import disconnect
 from tests.support import crawling
@@ -25,6 +24,7 @@ from tests.support.in_process import start
 from tests.support.retries import assert_waited_once, by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
 from tests.support.tls import make_certificate
+from tests.support.waiting import LIMIT, until
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
 

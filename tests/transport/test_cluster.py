@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, RefusedError, UnavailableError
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.urls import FromUrl
@@ -16,6 +15,7 @@ from tests.support.clusters import Cluster, begin_move, cluster_client, running_
 from tests.support.retries import PASSWORD, said, told, when_away
 from tests.support.servers import Server, free_port
 from tests.support.sockets import disconnect_all
+from tests.support.waiting import until
 
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
 ITEMS = [f"item {number}" for number in range(500)]

@@ -13,12 +13,12 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from devtools.waiting import LIMIT
 from scrapy_bloom import BloomFilter
 from tests.support.faults import CUTS, DONE, FaultProxy, Place, at_random
 from tests.support.outcomes import tell
 from tests.support.retries import STALL_TIMEOUT, by_host, by_url, filter_at
 from tests.support.selection import long_unless
+from tests.support.waiting import LIMIT
 
 # 1,000 items for each place. A pair is the number of faults and their average distance in commands: all faults have
 # come when every item was sent once.

@@ -16,11 +16,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter, UnavailableError
 from tests.support.dupefilters import build, page
 from tests.support.retries import USES, assert_waited_once, filter_at, said, when_away
 from tests.support.servers import EACH_KIND, Server, running
+from tests.support.waiting import until
 
 # Redis unreachable, and back.
 

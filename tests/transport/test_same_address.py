@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.waiting import until
 from scrapy_bloom import BloomFilter
 from tests.support.faults import FaultProxy, proxying
 from tests.support.retries import assert_waited_once
 from tests.support.servers import EACH_KIND, Server, running
+from tests.support.waiting import until
 
 
 @dataclass

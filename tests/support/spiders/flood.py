@@ -5,8 +5,8 @@ from pathlib import Path
 
 from scrapy import Request
 
-from devtools.spiders.links import LinksSpider
-from devtools.waiting import until
+from tests.support.spiders.links import LinksSpider
+from tests.support.waiting import until
 
 NUMBER = 600
 HALT = 200

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from scrapy.crawler import Crawler
 
-from devtools.spiders.links import LinksSpider
+from tests.support.spiders.links import LinksSpider
 
 
 class KeyedSpider(LinksSpider):

@@ -7,7 +7,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.http import Response
 
-from devtools.spiders.links import LinksSpider
+from tests.support.spiders.links import LinksSpider
 
 
 class NotedSpider(LinksSpider):

@@ -6,7 +6,7 @@ from scrapy import Request
 from scrapy_poet.api import DummyResponse
 from web_poet import WebPage
 
-from devtools.spiders.links import LinksSpider
+from tests.support.spiders.links import LinksSpider
 
 
 class LinksPage(WebPage[dict[str, str]]):

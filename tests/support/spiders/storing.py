@@ -13,7 +13,7 @@ from scrapy.http import Response
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
-from devtools.spiders.links import LinksSpider
+from tests.support.spiders.links import LinksSpider
 
 ITEMS_MEANWHILE = 20
 """Items that are stored while the deadly one waits: their requests are done."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from scrapy import Request
 
-from devtools.spiders.links import LinksSpider
+from tests.support.spiders.links import LinksSpider
 
 
 class UnfilteredSpider(LinksSpider):

@@ -1,4 +1,4 @@
-"""`python -m devtools.soak --seconds 600 --seed 1`: crawls with faults; the exit code is 1 if one failed.
+"""`python -m tests.soak --seconds 600 --seed 1`: crawls with faults; the exit code is 1 if one failed.
 
 `--seed N --first K --crawls 1` runs crawl K of a seed again, with the same faults at the same pages.
 """
@@ -12,15 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from devtools.soak import plan
-from devtools.soak.crawl import Outcome, SoakCrawl
-from devtools.soak.plan import Kind
-from devtools.soak.servers import serving
+from tests.soak import plan
+from tests.soak.crawl import Outcome, SoakCrawl
+from tests.soak.plan import Kind
+from tests.soak.servers import serving
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Crawl until the time has run out, and print the report."""
-    parser = argparse.ArgumentParser(prog="python -m devtools.soak", description="Crawl with faults at random moments.")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Crawl with faults at random moments.")
     parser.add_argument("--seconds", type=float, default=600, help="seconds after which no crawl begins (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first crawl (%(default)s)")

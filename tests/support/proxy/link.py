@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from devtools.proxy import CHUNK, TcpProxy, running, shut
+from tests.support.proxy import CHUNK, TcpProxy, running, shut
 
 # A slow link takes so many pieces a second.
 _PIECES = 20

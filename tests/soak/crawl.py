@@ -11,11 +11,11 @@ from pathlib import Path
 
 from devtools.crawl_process import Crawl, CrawlProcess, Job
 from devtools.site import Links, Site, path_of, serving
-from devtools.soak.plan import LAST, SIGNALS, Fault, Kind, Plan
-from devtools.soak.servers import Servers
-from devtools.spiders import links
-from devtools.waiting import until
 from scrapy_bloom.queue.keys import QueueKeys
+from tests.soak.plan import LAST, SIGNALS, Fault, Kind, Plan
+from tests.soak.servers import Servers
+from tests.support.spiders import links
+from tests.support.waiting import until
 
 LEASE = 1.0
 # Seconds after which a crawl hangs. A crawl takes a quarter of a minute, and several minutes on a busy machine.

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
-from devtools.proxy.link import Link, LinkProxy, forwarding
 from devtools.servers import Server, available, running
-from devtools.soak.plan import Fault, Kind
-from devtools.waiting import LIMIT, until
+from tests.soak.plan import Fault, Kind
+from tests.support.proxy.link import Link, LinkProxy, forwarding
+from tests.support.waiting import LIMIT, until
 
 # Each command is on the disk before its reply, and a copy starts at once.
 _OPTIONS = (

@@ -1,1 +1,0 @@
-"""Spiders for `scrapy runspider`, each in its own file."""
