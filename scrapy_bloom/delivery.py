@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds until an idle worker asks Redis again.
 MIN_PAUSE, MAX_PAUSE = 0.1, 0.6
-# The end of a crawl waits for Redis at most so long.
-LAST_TRY_SECONDS = 3.0
 # Requests to take ahead. A worker takes no more than its share of the queue, so that this starves no other.
 PREFETCH = 16
 # For so long one call of Scrapy's may block the reactor; a round trip may exceed it.

@@ -1,5 +1,6 @@
 """scrapy-redis's item pipeline, whose items wait for Redis: a page is acknowledged when its items are stored."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -15,16 +16,23 @@ from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import load_component
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom._scrapy.exit_report import reports_at_exit
-from scrapy_bloom.delivery import LAST_TRY_SECONDS, MAX_PAUSE
 from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
 from scrapy_bloom.queue.keys import key_of
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.client import disconnect, require_usable
 from scrapy_bloom.transport.failures import UNKNOWN, advice_for, describe
-from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, disable_client_retries, retry_until
+from scrapy_bloom.transport.retry import (
+    LAST_TRY_SECONDS,
+    CircuitBreaker,
+    RedisUnreachableError,
+    disable_client_retries,
+    retry_until,
+)
 
 # Items that one RPUSH stores at most: a lost reply stores so many twice.
 _BATCH = 100
+# Seconds until items are sent again while Redis is unreachable.
+_PAUSE_SECONDS = 0.6
 
 
 class _Waiting(NamedTuple):
@@ -43,6 +51,10 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
     REDIS_ITEMS_KEY, REDIS_ITEMS_SERIALIZER and the hooks are scrapy-redis's. `item_key` and `serialize` are called in
     the reactor's thread. An overridden `_process_item` is called in another thread, for one item at a time, and again
     after an outage.
+
+    Attributes:
+        hold_pages: called before the end of a crawl whose items cannot be stored, so that `BloomScheduler`, which sets
+            it, keeps their pages.
 
     Args:
         server: a Redis client.
@@ -66,6 +78,7 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         self, server: Any, key: str = defaults.PIPELINE_KEY, serialize_func: Any = pipelines.default_serialize
     ) -> None:
         super().__init__(disable_client_retries(require_usable(server)), key, serialize_func)
+        self.hold_pages: Callable[[], object] = lambda: None
         self._breaker = CircuitBreaker(self._runtime, "the item pipeline")
         self._has_own_process = self._process_item != super()._process_item
         self._limit = self._size = 1 if self._has_own_process else _BATCH
@@ -182,12 +195,12 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         except RedisUnreachableError:
             self._silent_since = begin if self._silent_since is None else self._silent_since
             if engine.is_closing(crawler) and self._runtime.monotonic() - self._silent_since > LAST_TRY_SECONDS:
-                self._give_up(crawler, batch)
+                self._give_up(batch)
                 return
             # A smaller batch, in case the link is slow.
             self._size = max(1, self._size // 2)
             self._waiting[key] = batch + self._waiting.get(key, [])
-            await self._runtime.pause(MAX_PAUSE)
+            await self._runtime.pause(_PAUSE_SECONDS)
         except RefusedError as error:
             self._refuse(crawler, key, batch, error)
         except Exception as error:  # of an overridden `_process_item`
@@ -203,8 +216,8 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         self.server.rpush(key, *(each.value for each in batch))
         return [each.item for each in batch]
 
-    def _give_up(self, crawler: Crawler, batch: list[_Waiting]) -> None:
-        _hold_pages(crawler)
+    def _give_up(self, batch: list[_Waiting]) -> None:
+        self.hold_pages()
         _fail(
             batch,
             BloomError(
@@ -224,7 +237,7 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
             f"{where}: Redis refused an item ({describe(cause)}). Use a key that is absent or a list, permit RPUSH on "
             "it, and give the server memory; the next crawl fetches the pages of the items that are not stored"
         )
-        _hold_pages(crawler)
+        self.hold_pages()
         if not self._has_ended:
             self._has_ended = True
             engine.end_crawl(crawler, refusal, self._runtime)
@@ -232,12 +245,6 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
 
     def _disconnect(self) -> None:
         disconnect(self.server)
-
-
-def _hold_pages(crawler: Crawler) -> None:
-    scheduler = engine.scheduler_of(crawler)
-    if hasattr(scheduler, "hold_pages"):
-        scheduler.hold_pages()
 
 
 def _fail(batch: list[_Waiting], error: Exception) -> None:

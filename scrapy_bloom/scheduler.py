@@ -14,7 +14,7 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
-from scrapy_redis.pipelines import RedisPipeline
+from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom._filter_key import FilterKey, queue_of
@@ -25,13 +25,14 @@ from scrapy_bloom._scrapy.components import require_scheduler_settings
 from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom.codec import RequestCodec
-from scrapy_bloom.delivery import LAST_TRY_SECONDS, MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
+from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
 from scrapy_bloom.filter.bloom_filter import foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
+from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.keys import another_count, partition_keys
 from scrapy_bloom.queue.partitioned import PartitionedWorker
@@ -39,10 +40,10 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Offer, Outcome
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls import warn_of_popped_start_urls
+from scrapy_bloom.spiders import LeasedStartUrls, warn_of_popped_start_urls
 from scrapy_bloom.transport.client import disconnect
 from scrapy_bloom.transport.failures import FAULTS, cause_of
-from scrapy_bloom.transport.retry import RedisUnreachableError, disable_client_retries, retry_until
+from scrapy_bloom.transport.retry import LAST_TRY_SECONDS, RedisUnreachableError, disable_client_retries, retry_until
 from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
@@ -156,8 +157,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._join()
         self._has_joined = True
         logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
+        if isinstance(spider, LeasedStartUrls):
+            spider.lease_start_urls(self)
         warn_of_popped_start_urls(spider)
-        self._warn_of_lost_items()
+        self._prepare_pipelines()
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
         # Not in `close`: start URLs are released over this connection afterwards.
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
@@ -256,11 +259,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             has_more, number = cursor != 0, number + len(again)
         return number
 
-    def _warn_of_lost_items(self) -> None:
-        """Warn of an item pipeline that loses the items of an outage, unless their pages count as failed ones."""
-        waiting = load_object("scrapy_bloom.RedisPipeline")  # modules on this level do not import each other
-        for each in () if self._config.failed_items else engine.item_pipelines(self.spider.crawler):
-            if isinstance(each, RedisPipeline) and not isinstance(each, waiting):
+    def _prepare_pipelines(self) -> None:
+        """Let our item pipelines hold pages, and warn of others, unless the pages of lost items count as failed."""
+        for each in engine.item_pipelines(self.spider.crawler):
+            if isinstance(each, RedisPipeline):
+                each.hold_pages = self.hold_pages
+            elif isinstance(each, pipelines.RedisPipeline) and not self._config.failed_items:
                 logger.warning(
                     "ITEM_PIPELINES: %s.%s loses the items of an outage of Redis, whose pages count as done. Derive it "
                     "from scrapy_bloom.RedisPipeline, whose items wait",

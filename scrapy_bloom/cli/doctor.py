@@ -41,9 +41,10 @@ from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState, first_request
 from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.queue.start_urls import inspect
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.start_urls import bypasses_fetch_data, inspect
+from scrapy_bloom.spiders import bypasses_fetch_data
 from scrapy_bloom.transport.failures import describe
 from scrapy_bloom.transport.server_info import is_cluster
 

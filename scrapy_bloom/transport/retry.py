@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 # Seconds before the next attempt. The longest bounds the time for which a caller waits beside a promoted replica.
 _INITIAL_BACKOFF = 0.05
 _MAX_BACKOFF = 0.4
+# The end of a crawl waits for Redis at most so long.
+LAST_TRY_SECONDS = 3.0
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from devtools.site import path_of
-from scrapy_bloom import start_urls
+from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from tests.support.clusters import running_cluster
 from tests.support.faults import proxying
@@ -223,6 +223,6 @@ def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path)
         fed.feed(kind, PATHS)
         ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})
         assert fed.played.missed == set()
-    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.start_urls]" in line]
+    (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.spiders]" in line]
     assert "'scrapy_bloom.BloomScheduler'" in warning
     assert ended.exit_code == 0

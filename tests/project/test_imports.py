@@ -15,10 +15,11 @@ LEVELS = (
     {"_scrapy", "scripts"},
     {"filter"},
     {"queue"},
-    {"_filter_key", "monitoring", "settings", "start_urls"},
-    {"codec", "dupefilter"},
+    {"_filter_key", "monitoring", "settings"},
+    {"codec", "dupefilter", "pipelines", "spiders"},
     {"delivery"},
-    {"addon", "cli", "pipelines", "scheduler", "spiders"},
+    {"scheduler"},
+    {"addon", "cli"},
 )
 # The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
@@ -39,7 +40,6 @@ OUTSIDE = {
     "serializers": {"scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
-    "start_urls": {"redis", "scrapy", "scrapy_redis"},
     "transport": {"redis"},
 }
 PACKAGE = Path(scrapy_bloom.__file__).parent

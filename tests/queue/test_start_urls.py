@@ -9,7 +9,7 @@ import redis
 
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.start_urls import StartUrls, inspect
+from scrapy_bloom.queue.start_urls import StartUrls, inspect
 from scrapy_bloom.transport.retry import disable_client_retries
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.faults import Place, proxying

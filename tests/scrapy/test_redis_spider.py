@@ -11,7 +11,8 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
-from scrapy_bloom import RedisCrawlSpider, RedisSpider, start_urls
+from scrapy_bloom import RedisCrawlSpider, RedisSpider
+from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import StartKeys
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.in_process import ShopSpider, end
