@@ -80,7 +80,7 @@ TERMS = (
     Asked("kill -9 OOM", "强制结束 OOM", "faq"),
     Asked("splash", "splash", "integrations"),
     Asked("playwright", "playwright", "integrations"),
-    Asked("pickle JSON", "pickle", "security"),
+    Asked("pickle MessagePack", "pickle", "security"),
     Asked("windows", "windows", "integrations"),
 )
 

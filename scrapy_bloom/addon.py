@@ -8,7 +8,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._scrapy.components import load_setting, require_serializer
+from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER, load_setting, require_serializer
 from scrapy_bloom._scrapy.connection import RedisSettings
 from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
@@ -98,7 +98,8 @@ def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any
     if _is_a(scheduler, Scheduler) and not settings.get("SCHEDULER_SERIALIZER"):
         logger.info(
             "Requests are stored as pickles: anyone who can write to this Redis can run code in the workers. Set "
-            "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json' before a crawl begins to store them as JSON"
+            "SCHEDULER_SERIALIZER = %r before a crawl begins to store them as MessagePack, which runs no code",
+            SERIALIZER,
         )
 
 
@@ -114,6 +115,12 @@ def _check(settings: BaseSettings, scheduler: Any, *, filters: bool) -> None:
             f"SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis cannot connect to the cluster or the Sentinels in "
             f"REDIS_URL; set {_OURS['SCHEDULER']!r}"
         )
+    elif _is_a(scheduler, Scheduler) and RedisSettings(settings).decodes and _stores_bytes(settings):
+        raise ConfigError(
+            f"REDIS_DECODE_RESPONSES = True with SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis would lose each "
+            "request that it takes, since its bytes are not text; remove it (also from REDIS_PARAMS), or set "
+            f"{_OURS['SCHEDULER']!r}"
+        )
     if filters and _is_a(scheduler, Scheduler):
         require_serializer(settings)
 
@@ -125,6 +132,10 @@ def _require_dupefilter(name: Any, kind: Any) -> None:
             f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
             f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
         )
+
+
+def _stores_bytes(settings: BaseSettings) -> bool:
+    return (settings.get("SCHEDULER_SERIALIZER") or PICKLE) in (PICKLE, SERIALIZER)
 
 
 def _set_unless_chosen(settings: BaseSettings, name: str) -> str:

@@ -2,13 +2,15 @@
 
 import logging
 import operator
+import re
 import sys
 from typing import Any
 
 from scrapy import Request
 
-from scrapy_bloom._format import as_bytes
+from scrapy_bloom._format import as_bytes, plural
 from scrapy_bloom._scrapy import engine
+from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER
 from scrapy_bloom.monitoring.stats import DEAD_LETTERS, RequestNotifier
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Offer
@@ -21,6 +23,35 @@ _MAX_TRACEBACKS = 3
 _MAX_CALLBACKS = 10
 # Redis stores scores as floats.
 _MAX_SCORE = sys.float_info.max
+# Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
+_FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
+_URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
+
+
+def misread(member: bytes, serializer: Any) -> str | None:
+    """Return the SCHEDULER_SERIALIZER that wrote a request if another one is set, which cannot read it.
+
+    Args:
+        member: the stored request. It is not unpickled, unless `serializer` does.
+        serializer: the module of the setting.
+
+    Returns:
+        Its path, or None if the request can be read, or was written by an unknown serializer.
+    """
+    name, writer = getattr(serializer, "__name__", ""), _FIRST_BYTES.get(member[:1])
+    if writer in (None, name) or name in _FIRST_BYTES.values():
+        return None if writer == name else writer
+    try:
+        serializer.loads(member)
+    except Exception:  # any error of the user's module
+        return writer
+    return None
+
+
+def described(member: bytes) -> str:
+    """Return a stored request as a readable line, with its URL, without loading it."""
+    url = _URL.search(member)
+    return f"{url[0].decode() if url else 'no URL'} ({plural(len(member), 'byte')})"
 
 
 class RequestCodec:
@@ -40,6 +71,7 @@ class RequestCodec:
         self._max_deliveries = max_deliveries
         self._failures = self._local = 0
         self._told: set[str] = set()
+        self._readable: set[type[Request]] = set()
 
     def encode(self, request: Request, fingerprint: bytes | None) -> Offer:
         """Return a request to offer. An unserializable one is for this process alone, with a warning.
@@ -51,6 +83,9 @@ class RequestCodec:
         try:
             request.priority = operator.index(request.priority)
             member, local = as_bytes(self._queue._encode_request(request)), None
+            if type(request) not in self._readable:  # its constructor may need more than Scrapy stores
+                self.read(member)
+                self._readable.add(type(request))
         except Exception as error:  # any error of the serializer
             self._warn(request, error)
             self._local += 1

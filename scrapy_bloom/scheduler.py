@@ -24,7 +24,7 @@ from scrapy_bloom._scrapy import engine
 from scrapy_bloom._scrapy.components import require_scheduler_settings
 from scrapy_bloom._scrapy.connection import RedisSettings, connect
 from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
-from scrapy_bloom.codec import RequestCodec
+from scrapy_bloom.codec import RequestCodec, misread
 from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
@@ -34,6 +34,7 @@ from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
+from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import another_count, partition_keys
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -150,6 +151,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         )
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
         self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
+        self._require_readable()
         self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         parts = [self._new_worker() for _ in keys]
         self._worker = parts[0] if len(parts) == 1 else PartitionedWorker(parts)
@@ -166,6 +168,20 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
         engine.follow_start(spider.crawler, self._note_start, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
+
+    def _require_readable(self) -> None:
+        """Refuse a queue whose first request was written by another SCHEDULER_SERIALIZER."""
+        for key in () if self.flush_on_start else [each.keys.queue for each in self._queues]:
+            first = retry_until(
+                partial(first_request, self.server, key), self._config.retry_timeout, runtime=self._runtime
+            )
+            if first is not None and (writer := misread(first, self.queue.serializer)):
+                raise ConfigError(
+                    f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: the requests in the "
+                    f"queue {key!r} were written with {writer!r}, and this crawl cannot read them; set "
+                    f"SCHEDULER_SERIALIZER = {writer!r} until they are crawled, or SCHEDULER_FLUSH_ON_START = True to "
+                    "start over"
+                )
 
     def _new_worker(self) -> Worker:
         """Return the worker of a partition."""

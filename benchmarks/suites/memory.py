@@ -44,7 +44,7 @@ class Case(NamedTuple):
 RATES = (1e-3, 1e-6)
 SET_SIZES = (10_000, 100_000, 1_000_000)
 BATCH = 10_000
-SERIALIZERS = {"pickle": None, "JSON": "scrapy_bloom.serializers.json"}
+SERIALIZERS = {"pickle": None, "MessagePack": "scrapy_bloom.serializer"}
 PENDING = 20_000
 REPEATS = (1_024, CACHE_SIZE.default)
 PROMISED = Case(5_000_000, 1e-6, 0)

@@ -13,7 +13,8 @@ from scrapy_redis.queue import PriorityQueue
 from scrapy_bloom._format import as_bytes
 from scrapy_bloom.errors import ConfigError
 
-_JSON = "scrapy_bloom.serializers.json"
+# scrapy-redis's default, and ours.
+PICKLE, SERIALIZER = "scrapy_redis.picklecompat", "scrapy_bloom.serializer"
 
 
 def load_component(label: str, path: Any, example: str) -> Any:
@@ -101,7 +102,7 @@ def require_serializer(settings: BaseSettings) -> None:
     except Exception as error:  # any error of the user's module
         raise ConfigError(
             f"SCHEDULER_SERIALIZER = {serializer!r}: cannot store a request and read it again ({type(error).__name__}: "
-            f"{error}); set the full path of a module with `dumps` and `loads`, as in {_JSON!r}"
+            f"{error}); set the full path of a module with `dumps` and `loads`, as in {SERIALIZER!r}"
         ) from error
 
 

@@ -59,6 +59,11 @@ class RedisSettings:
         return self.values.get(URL) or self.params.get("url") or ""
 
     @property
+    def decodes(self) -> bool:
+        """True if the settings make the client decode replies."""
+        return bool(self.values.get("REDIS_DECODE_RESPONSES") or self.params.get("decode_responses"))
+
+    @property
     def is_selected_by_url(self) -> bool:
         """True if the URL selects the client, and no `redis_cls` does."""
         return bool(RedisUrl.parse(self.url).kind) and not self.params.get("redis_cls")

@@ -29,11 +29,12 @@ from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom._filter_key import FilterKey, queue_of
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
-from scrapy_bloom._scrapy.components import require_request_seen
+from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER, require_request_seen
 from scrapy_bloom.cli import _console, _examined
 from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, in_partitions, known, loss, refused
 from scrapy_bloom.cli._target import UNREADABLE, add_target_options, spider_loader
 from scrapy_bloom.cli.plan import make_plan
+from scrapy_bloom.codec import misread
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter import stored
@@ -51,7 +52,6 @@ from scrapy_bloom.transport.server_info import is_cluster
 _WAITING_PIPELINE: type = load_object("scrapy_bloom.RedisPipeline")
 _MISSING, _LEASES = Script("missing", "filter"), Script("leases")
 _PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
-_JSON = "scrapy_bloom.serializers.json"
 _LOCAL = ("localhost", "127.", "::1", "unix:")
 _FLUSH = "SCHEDULER_FLUSH_ON_START = True"
 _START_OVER = f"start over, with {_FLUSH} for the first worker"
@@ -360,28 +360,28 @@ def _queue(crawl: Crawl, state: QueueState) -> Findings:
 
 def serializer(crawl: Crawl) -> Findings:
     """Check the SCHEDULER_SERIALIZER, and that it reads the first pending request."""
-    setting = crawl.settings["SCHEDULER_SERIALIZER"] or None
+    setting = crawl.settings["SCHEDULER_SERIALIZER"] or PICKLE
     if not (crawl.has_spider and crawl.shares):
         return
-    name = _name_of(crawl, "SCHEDULER_SERIALIZER") if setting else "pickle"
-    if isinstance(setting, str) and known(partial(import_module, setting)) is None:
+    name = "pickle" if setting == PICKLE else _name_of(crawl, "SCHEDULER_SERIALIZER")
+    module = known(partial(import_module, setting)) if isinstance(setting, str) else setting
+    if module is None:
         yield refused(f"{name} cannot be imported", "set SCHEDULER_SERIALIZER to a module")
-    elif setting != _JSON and not crawl.server.startswith(_LOCAL):
+    elif setting != SERIALIZER and not crawl.server.startswith(_LOCAL):
         text = f"{name}: anybody who can write to this Redis can execute code in the workers"
-        yield advice(text, f"set SCHEDULER_SERIALIZER = {_JSON!r} when the queue is empty")
+        yield advice(text, f"set SCHEDULER_SERIALIZER = {SERIALIZER!r} when the queue is empty")
     requests = [first_request(crawl.client, name) for part in crawl.partitions for name in part.queues[:1]]
     first = next((request for request in requests if request is not None), None)
-    if first is not None and setting in (None, _JSON) and first.startswith(b"\x80") != (setting is None):
-        written, read = ("JSON", "pickles") if setting is None else ("pickles", "JSON")
-        text = f"the pending requests are {written}, but this crawl reads {read}: all would become dead letters"
-        yield loss(text, "let workers with the old SCHEDULER_SERIALIZER finish, or start over")
-    if setting == _JSON:
+    if first is not None and module is not None and (writer := misread(first, module)):
+        text = f"the pending requests were written with {writer!r}, and workers of this crawl are refused"
+        yield loss(text, f"set SCHEDULER_SERIALIZER = {writer!r} until they are crawled, or start over")
+    if setting == SERIALIZER:
         handlers = known(partial(crawl.settings.getdict, "DOWNLOAD_HANDLERS"))
         has_objects = crawl.leases and "scrapy_playwright" in str(handlers)
         note = "; a request with a PageMethod is not shared: the process that found it crawls it" if has_objects else ""
-        yield f"JSON: write access to Redis is no way to execute code in the workers{note}"
+        yield f"MessagePack: write access to Redis is no way to execute code in the workers{note}"
     else:
-        yield f"{name}, on this machine; {_JSON!r} is safer if others can write to Redis"
+        yield f"{name}, on this machine; {SERIALIZER!r} is safer if others can write to Redis"
 
 
 @in_partitions

@@ -12,13 +12,14 @@ for example:
 
 import argparse
 from functools import partial
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 
 from scrapy.settings import Settings
 
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.codec import described
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.hashing import digest
@@ -29,6 +30,8 @@ from scrapy_bloom.scripts import Script
 
 _REQUEUE = Script("requeue", "filter", "queue")
 _BATCH = 100
+# Requests that a dry run prints of each partition.
+_SHOWN = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--failed", action="store_true", help="move the failed requests that are kept for the next run")
     match = "move only requests whose stored bytes contain TEXT"
     parser.add_argument("--match", default="", metavar="TEXT", help=match)
-    parser.add_argument("--dry-run", action="store_true", help="count the requests, and move none")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="count the requests, print the URLs of the first 20 to stderr, and move none",
+    )
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -59,6 +66,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         chosen = {member: fingerprint for member, fingerprint in found.items() if options.match.encode() in member}
         if not options.dry_run:
             _requeue(part, queue, chosen)
+        for member in islice(chosen, _SHOWN if options.dry_run else 0):
+            _console.note(described(member))
         kept, matching = kept + len(found), matching + len(chosen)
         states.append(part.inspect_queue(queue.keys.queue))
     state = sum_of(states)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from devtools.site import MadeUpLinks, serving
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, serializer
 from scrapy_bloom.cli import doctor
 from scrapy_bloom.cli._examined import Crawl, Level, Node, findings_of, replication
 from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
@@ -27,7 +27,7 @@ from tests.support.live_worker import LiveWorker
 from tests.support.servers import EACH_KIND, Server, running
 
 REQUEST = {"url": "http://localhost"}
-JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
+SAFE = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializer"}
 
 
 class State(NamedTuple):
@@ -199,7 +199,7 @@ STATES = {
     ),
     "failed requests": State(failed, "queue", "advice", "1 failed request kept"),
     "workers of another spider": State(
-        working, "queue", "loss", "workers of another spider, project.Shop, crawl", JSON, others=frozenset({"filter"})
+        working, "queue", "loss", "workers of another spider, project.Shop, crawl", SAFE, others=frozenset({"filter"})
     ),
     "workers with another filter": State(
         lambda client, key: LiveWorker(client, queue_of(key), f"{key}:other"), "queue", "loss", "use another filter"
@@ -209,11 +209,11 @@ STATES = {
     ),
     "lost leases": State(without_leases, "leases", "loss", "worker has registered 2 leases, and 0 are there"),
     "a lost registration": State(without_registration, "leases", "loss", "ZUNIONSTORE"),
-    "pickles in a crawl with JSON": State(
-        queued(pickle.dumps(REQUEST)), "serializer", "loss", "requests are pickles, but this crawl reads JSON", JSON
+    "pickles in a crawl with MessagePack": State(
+        queued(pickle.dumps(REQUEST)), "serializer", "loss", "written with 'scrapy_redis.picklecompat'", SAFE
     ),
-    "JSON in a crawl with pickles": State(
-        queued(json.dumps(REQUEST)), "serializer", "loss", "requests are JSON, but this crawl reads pickles", {}
+    "MessagePack in a crawl with pickles": State(
+        queued(serializer.dumps(REQUEST)), "serializer", "loss", "written with 'scrapy_bloom.serializer'", {}
     ),
     "abandoned start URLs": State(
         start_urls, "start URLs", "advice", "1 of '{key}:fed' leased by workers that are gone", {}
@@ -478,9 +478,9 @@ def test_a_killed_crawl(own: Server, mine: Any, tmp_path: Path, capsys: pytest.C
 
 
 def on_cluster(key: str) -> dict[str, Any]:
-    """Return settings of a crawl with JSON, whose keys are the defaults of a cluster."""
+    """Return settings of a crawl with MessagePack, whose keys are the defaults of a cluster."""
     keys = {"SCHEDULER_QUEUE_KEY": f"{key}:%(spider)s", "REDIS_START_URLS_KEY": f"{key}:%(name)s"}
-    return {**OURS, **JSON, **keys}
+    return {**OURS, **SAFE, **keys}
 
 
 def test_on_a_cluster(key: str, capsys: pytest.CaptureFixture[str]) -> None:

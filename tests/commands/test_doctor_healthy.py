@@ -12,12 +12,13 @@ from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
+from scrapy_bloom.serializer import dumps
 from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling, spiders
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import EACH_KIND, Server, running
 
-JSON = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json"}
+SAFE = {"SCHEDULER_SERIALIZER": "scrapy_bloom.serializer"}
 KEY, QUEUE = "shop:dupefilter", "shop:requests"
 SCHEME = "scrapy-redis"
 
@@ -48,11 +49,11 @@ def fill(count: int, key: str = KEY, queue: str = QUEUE, **parameters: Any) -> C
 
 
 def at_work(client: Any, count: int = 1) -> None:
-    """Create queues of JSON requests, a live worker with leases, and failed requests for the next run."""
+    """Create queues of MessagePack requests, a live worker with leases, and failed requests for the next run."""
     share = FilterParameters().of_partition(count).capacity
     for queue, key in partition_keys(QUEUE, KEY, count):
         fill(500, key, queue, capacity=share)(client)
-        client.zadd(queue, {f'{{"url": "http://localhost/{number}"}}': 0 for number in range(1000)})
+        client.zadd(queue, {dumps({"url": f"http://localhost/{number}"}): 0 for number in range(1000)})
         register(client, queue, key, "ShopSpider")
         client.hset(QueueKeys(queue).crawl, "partitions", count)
         client.zadd(QueueKeys(queue).of_worker("worker-1")[0], {"a": 1})
@@ -109,9 +110,9 @@ HEALTHY = {
     ),
     "a large one": Setup(nothing, {"BLOOMFILTER_CAPACITY": 10**8, "BLOOMFILTER_ERROR_RATE": 1e-9}),
     "with a TTL": Setup(fill(100, ttl=604_800), {"BLOOMFILTER_TTL": 604_800}),
-    "at work": Setup(at_work, {**JSON, "BLOOMFILTER_RETRY_FAILED": True}),
+    "at work": Setup(at_work, {**SAFE, "BLOOMFILTER_RETRY_FAILED": True}),
     "in five partitions": Setup(
-        partial(at_work, count=5), {**JSON, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_PARTITIONS": 5}
+        partial(at_work, count=5), {**SAFE, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_PARTITIONS": 5}
     ),
     "five empty partitions": Setup(nothing, {"BLOOMFILTER_PARTITIONS": 5}),
     "fed": Setup(feed, spider="fed"),

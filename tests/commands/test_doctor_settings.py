@@ -236,7 +236,7 @@ def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: p
     key = "waiting:requests"
     mine.zadd(key, {f"{number}": 0 for number in range(MANY)})
     settings: dict[str, object] = {**OURS, "SCHEDULER_QUEUE_KEY": key, "BLOOMFILTER_TTL": 500}
-    settings["SCHEDULER_SERIALIZER"] = "scrapy_bloom.serializers.json"
+    settings["SCHEDULER_SERIALIZER"] = "scrapy_bloom.serializer"
     code, found = examine(own.url, capsys, "shop", **settings)
     assert (code, found["ttl"][0], found["capacity"][0]) == (0, "advice", "ok")
     assert "100 pages a second" in found["ttl"][1]
@@ -249,11 +249,11 @@ def test_a_ttl_and_a_capacity_below_what_waits(own: Server, mine: Any, capsys: p
 
 
 @pytest.mark.parametrize("handler", ["scrapy_playwright.handler.ScrapyPlaywrightDownloadHandler", None])
-def test_json_beside_playwright(handler: str | None, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A project with scrapy-playwright learns which requests JSON cannot hold; that is no finding."""
+def test_serializer_beside_playwright(handler: str | None, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A project with scrapy-playwright learns which requests MessagePack cannot hold; that is no finding."""
     settings = {
         **OURS,
-        "SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json",
+        "SCHEDULER_SERIALIZER": "scrapy_bloom.serializer",
         "DOWNLOAD_HANDLERS": {"https": handler},
     }
     _, found = examine(own.url, capsys, "shop", **settings)

@@ -43,7 +43,9 @@ def failed_crawl(client: redis.Redis, key: str) -> LiveWorker:
     return worker
 
 
-def test_dead_letters(client: redis.Redis, key: str, requeue: Requeue) -> None:
+def test_dead_letters(
+    client: redis.Redis, url: str, key: str, requeue: Requeue, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All of them, or those with a text in their bytes, wait again with their score; a dry run moves none."""
     worker = LiveWorker(client, key, filter_of(key))
     client.zadd(worker.queue.keys.dead_letters, LETTERS)
@@ -51,6 +53,8 @@ def test_dead_letters(client: redis.Redis, key: str, requeue: Requeue) -> None:
     report = {"queue": key, "dead_letters": 2, "failed": 0, "matching": 1, "dry_run": True}
     assert requeue("--match", "/shop/", "--dry-run") == (0, report)
     assert client.zcard(key) == 0
+    assert command.call("requeue", "--queue", key, "--redis-url", url, "--dry-run") == 0
+    assert "scrapy bloom: no URL (15 bytes)" in capsys.readouterr().err
     assert requeue("--match", "/shop/") == (0, {**report, "dry_run": False})
     assert client.zrange(key, 0, -1, withscores=True) == [(b"request /shop/1", 3.0)]
     # Its next death is its first one.

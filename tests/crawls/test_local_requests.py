@@ -32,7 +32,7 @@ def test_each_kind(valkey: Server, key: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "serializer",
-    long_unless(lambda name: name.endswith("json"), ["scrapy_redis.picklecompat", "scrapy_bloom.serializers.json"]),
+    long_unless(lambda name: name.endswith("serializer"), ["scrapy_redis.picklecompat", "scrapy_bloom.serializer"]),
 )
 @pytest.mark.parametrize("page", ["/page/8", "/page/40"], ids=["of-a-local-one", "of-the-queue"])
 def test_killed_while_one_runs(page: str, serializer: str, valkey: Server, key: str, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ PAGES = tree(40)
 
 
 def crawl(played: Scene, addon: str, **settings: object) -> Crawl:
-    """Crawl to the end; each page is fetched once, and each request goes through the queue, as JSON."""
+    """Crawl to the end; each page is fetched once, and each request goes through the queue, as MessagePack."""
     addons = f'{{"{addon}": 300, "scrapy_bloom.Addon": 500}}'
-    settings = {"ADDONS": addons, "SCHEDULER_SERIALIZER": "scrapy_bloom.serializers.json", **settings}
+    settings = {"ADDONS": addons, "SCHEDULER_SERIALIZER": "scrapy_bloom.serializer", **settings}
     crawled = played.crawl(settings)
     assert_cleared(played, crawled)
     assert played.twice == 0

@@ -1,14 +1,14 @@
 """Crawls with other serializers than Scrapy's own, as text or bytes, and with unreadable requests in the queue."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.support import command
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
 from tests.support.outcomes import assert_cleared, assert_complete, complaints_in, holders_of, tell
 from tests.support.pages import tree
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, keys_of, scene
+from tests.support.scenario import LEASE, OURS, STOCK, Kind, keys_of, scene
 from tests.support.serializers import text_to_bytes, unescaped
 from tests.support.servers import Server
 from tests.support.spiders import noted
@@ -16,11 +16,11 @@ from tests.support.spiders import noted
 # A lone surrogate, which JSON can spell and no encoding has.
 LONE_SURROGATE = '"\\ud800"'
 LEAF = "/page/39"
-JSON = "scrapy_bloom.serializers.json"
+SAFE = "scrapy_bloom.serializer"
 
 WAYS: dict[str, Kind] = {
     "text stored, bytes read": {"SCHEDULER_SERIALIZER": text_to_bytes.__name__},
-    "JSON": {"SCHEDULER_SERIALIZER": JSON},
+    "MessagePack over a client that decodes replies": {"SCHEDULER_SERIALIZER": SAFE, "REDIS_DECODE_RESPONSES": True},
     "pickles over a client that decodes replies": {"REDIS_DECODE_RESPONSES": True},
 }
 
@@ -34,19 +34,25 @@ def test_one_way_in_another_way_out(way: str, valkey: Server, key: str, tmp_path
     assert all("cannot be read" not in ended.log for ended in crawls)
 
 
-def test_json_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """scrapy-redis's own Scheduler crawls and resumes with JSON requests as well: no page is fetched twice."""
-    settings: Kind = {"SCHEDULER_SERIALIZER": JSON, "SCHEDULER_PERSIST": True}
+@pytest.mark.parametrize("serializer", [None, SAFE])
+def test_from_scrapy_redis_and_back(serializer: str | None, valkey: Server, key: str, tmp_path: Path) -> None:
+    """By the steps of docs/migrate.md no pending request is lost or fetched twice, on the way here and back."""
+    settings: Kind = {"SCHEDULER_SERIALIZER": serializer, "SCHEDULER_PERSIST": True}
+    stopping: Kind = {**settings, "CLOSESPIDER_PAGECOUNT": 8, "CONCURRENT_REQUESTS": 1}
+    at = ("--key", key, "--redis-url", valkey.url)
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        stopped = played.crawl({**FILTER_ALONE, **settings}, "stopped", CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=1)
-        stored = client.zrange(f"{key}:queue", 0, -1)
-        assert stored
-        assert {json.loads(member)["encoding"] for member in stored} == {"utf-8"}
-        ended = played.crawl({**FILTER_ALONE, **settings})
-        assert_complete(played, ended)
+        crawls = [played.crawl({**STOCK, **stopping}, "before")]
+        told = [command.run("import", *at, "--capacity", "1000", "--error-rate", "1e-12", cwd=tmp_path)]
+        crawls.append(played.crawl({**OURS, **stopping}, "here"))
+        told.append(command.run("clear", *at, "--yes", cwd=tmp_path))
+        waiting = client.zcard(f"{key}:queue")
+        assert 0 < waiting < 40 - 8
+        crawls.append(played.crawl({**STOCK, **settings, "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:set"}, "back"))
+        assert_complete(played, crawls[-1])
         assert played.twice == 0
-    assert stopped.exit_code == 0
-    assert stopped.stats["bloomfilter/added"] + ended.stats["bloomfilter/added"] == 40
+    stopped = (0, "closespider_pagecount")
+    assert [(ended.exit_code, ended.stats["finish_reason"]) for ended in crawls[:-1]] == [stopped] * 2
+    assert [(ended.returncode, ended.stderr) for ended in told] == [(0, "")] * 2
 
 
 def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ SMALL: dict[str, tuple[dict[str, object], int, str]] = {
     "memory": (
         {"SET_SIZES": (1_000,), "DRAWN": (), "CASES": [PROMISED], "PENDING": 100, "REPEATS": (1_024,)},
         2,
-        r"(?s)\| 5,000,000 +\| +1e-06 \| +0 \|.*\| JSON +\|",
+        r"(?s)\| 5,000,000 +\| +1e-06 \| +0 \|.*\| MessagePack +\|",
     ),
     "micro": ({"NUMBER": 100, "TURNS": 1}, 0, r"\| add_many, 100 new items +\|"),
     "promise": (

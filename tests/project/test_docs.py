@@ -54,7 +54,7 @@ def test_pages_missed() -> None:
 
 
 def test_sizes() -> None:
-    """The memory for Redis is that of `plan`, and the measured bytes of a pending request as JSON."""
+    """The memory for Redis is that of `plan`, and the measured bytes of a pending request as MessagePack."""
     (_, pickled, _), (_, pending, written) = result("Pending requests on Redis")
     page = " ".join(text("docs/capacity.md").split())
     assert f"took {pickled} bytes of Redis as a pickle, and {pending} as" in page

@@ -11,7 +11,7 @@ import scrapy_bloom
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
     {"errors", "_cache", "_format", "_runtime"},
-    {"options", "serializers", "transport"},
+    {"options", "serializer", "transport"},
     {"_scrapy", "scripts"},
     {"filter"},
     {"queue"},
@@ -37,7 +37,7 @@ OUTSIDE = {
     "queue": {"redis"},
     "scheduler": {"scrapy", "scrapy_redis"},
     "scripts": {"redis"},
-    "serializers": {"scrapy"},
+    "serializer": {"msgpack", "scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
     "transport": {"redis"},

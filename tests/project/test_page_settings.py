@@ -73,7 +73,7 @@ def test_settings_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'BLOOMFILTER_TTL = "a week"',
         'REDIS_URL = "redis+sentinel://host:26379/0"',
         f'REDIS_URL = "redis+cluster://{REFUSES}/3"',
-        'SCHEDULER_SERIALIZER = "scrapy_bloom.serializers.jsn"',
+        'SCHEDULER_SERIALIZER = "scrapy_bloom.serialiser"',
     ],
 )
 def test_wrong_settings(block: str) -> None:

@@ -54,15 +54,15 @@ def told(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[st
 
 
 def test_nothing_is_set(caplog: pytest.LogCaptureFixture) -> None:
-    """Without other settings both classes are ours, and JSON is recommended."""
+    """Without other settings both classes are ours, and MessagePack is recommended."""
     assert begun({}) == OURS
     what, hint = told(caplog)
     assert what.endswith(": " + ", ".join(f"{name} = {value!r} was set" for name, value in OURS.items()))
-    assert "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializers.json'" in hint
+    assert "SCHEDULER_SERIALIZER = 'scrapy_bloom.serializer'" in hint
     assert told(caplog, logging.WARNING) == []
 
 
-@pytest.mark.parametrize("serializer", ["scrapy_bloom.serializers.json", "scrapy_redis.picklecompat"])
+@pytest.mark.parametrize("serializer", ["scrapy_bloom.serializer", "scrapy_redis.picklecompat"])
 def test_serializer_is_set(serializer: str, caplog: pytest.LogCaptureFixture) -> None:
     """A user who has chosen a serializer gets no recommendation."""
     begun({"SCHEDULER_SERIALIZER": serializer})

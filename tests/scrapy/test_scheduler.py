@@ -18,7 +18,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.values import Call, Reaped
+from scrapy_bloom.queue.values import Reaped
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support import crawling
 from tests.support.in_process import end
@@ -28,7 +28,7 @@ from tests.support.selection import long_unless
 from tests.support.servers import Server
 from tests.support.waiting import until
 
-SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializers.json")
+SERIALIZERS = ("scrapy_redis.picklecompat", "scrapy_bloom.serializer")
 Opened = Callable[..., BloomScheduler]
 
 every_kind = pytest.mark.parametrize(
@@ -284,24 +284,6 @@ def test_one_request_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> N
     first, second = taken_from(scheduler)
     assert first is not second
     assert (first.url, first.callback) == (second.url, second.callback) == (request.url, request.callback)
-
-
-def test_exchange_that_fails_behind_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync whose reply was lost by an error in this process is resolved."""
-    scheduler = opened()
-    send = scheduler._queues[0].send
-
-    def fail(worker: str, call: Call) -> None:
-        send(worker, call)
-        raise MemoryError
-
-    assert scheduler.enqueue_request(page("first", dont_filter=True))
-    with monkeypatch.context() as patched:
-        patched.setattr(scheduler._queues[0], "send", fail)
-        with pytest.raises(MemoryError):
-            scheduler._delivery.deliver()
-    assert scheduler.enqueue_request(page("second", dont_filter=True))
-    assert sorted(names(taken_from(scheduler))) == ["first", "second"]
 
 
 def test_lost_reply_in_the_middle(valkey: Server, opened: Opened) -> None:

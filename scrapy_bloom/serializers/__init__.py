@@ -1,1 +1,0 @@
-"""Serializers of requests for SCHEDULER_SERIALIZER: modules with `dumps` and `loads`."""
