@@ -1,9 +1,6 @@
 """A Bloom filter in Redis as the dupefilter of a distributed Scrapy crawl."""
 
-import re
-from contextlib import suppress
-from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,8 +15,7 @@ if TYPE_CHECKING:
         WrongTypeError,
     )
     from scrapy_bloom.filter.bloom_filter import BloomFilter
-    from scrapy_bloom.filter.describe import FilterInfo, LayerInfo
-    from scrapy_bloom.filter.memory import MemoryBloomFilter
+    from scrapy_bloom.filter.info import FilterInfo, LayerInfo
     from scrapy_bloom.pipelines import RedisPipeline
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
@@ -35,7 +31,6 @@ __all__ = [
     "FilterInfo",
     "FromSentinel",
     "LayerInfo",
-    "MemoryBloomFilter",
     "MismatchError",
     "RedisCrawlSpider",
     "RedisPipeline",
@@ -51,8 +46,7 @@ _MODULES = {
     "dupefilter": ("BloomRFPDupeFilter",),
     "errors": ("BloomError", "ConfigError", "MismatchError", "RefusedError", "UnavailableError", "WrongTypeError"),
     "filter.bloom_filter": ("BloomFilter",),
-    "filter.describe": ("FilterInfo", "LayerInfo"),
-    "filter.memory": ("MemoryBloomFilter",),
+    "filter.info": ("FilterInfo", "LayerInfo"),
     "pipelines": ("RedisPipeline",),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
@@ -60,33 +54,13 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-
-@cache
-def _require_redis() -> None:
-    """Refuse a redis-py that is too old: pip installs it, with a mere warning, for a package that asks for it."""
-    with suppress(metadata.PackageNotFoundError):  # a checkout on Python's path
-        found = metadata.version("redis")
-        (required,) = (each for each in metadata.requires("scrapy-bloom") or () if re.match(r"redis\b", each))
-        least = required.rpartition(">=")[2]
-        if _numbers(found) < _numbers(least):
-            raise ImportError(
-                f"redis {found} is installed, but scrapy-bloom needs {least} or newer: run `pip check` to see which "
-                f"package asks for the old one, and pip install 'redis>={least}'"
-            )
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)][:3]
-
-
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import the module of a public name at the first use of the name.
 
-        So the filters work without Scrapy, and the `scrapy` command, which loads this package, stays fast.
+        So the filter works without Scrapy, and the `scrapy` command, which loads this package, stays fast.
         """
         if name in _MODULE_OF:
-            _require_redis()
             return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,11 +26,27 @@ class FilterKey:
         name: the key.
         persists: the filter stays when the crawl ends.
         begins_anew: the filter that an earlier crawl left at the key is not this crawl's.
+        is_shared: the filter is that of other spiders, too, so that no crawl deletes it.
     """
 
     name: str
     persists: bool
     begins_anew: bool
+    is_shared: bool
+
+    def require_keeping(self) -> Self:
+        """Return this key, if the start of the crawl deletes no shared filter.
+
+        Raises:
+            ConfigError: it would.
+        """
+        if self.is_shared and self.begins_anew:
+            raise ConfigError(
+                f"SCHEDULER_FLUSH_ON_START = True and {_SETTING} = {self.name!r}: spiders share this filter, since its "
+                "key has no %(spider)s in it, and no crawl may delete it. Remove SCHEDULER_FLUSH_ON_START, and run "
+                f"`scrapy bloom clear --key {self.name} --yes` while no crawl runs, or put %(spider)s into the key"
+            )
+        return self
 
     @classmethod
     def of_workers(cls, settings: BaseSettings, spider: object, *, is_clustered: bool) -> Self:
@@ -60,7 +76,8 @@ class FilterKey:
                 "a key that the other makes; set two names, as the defaults are, '%(spider)s:requests' and "
                 "'%(spider)s:dupefilter'"
             )
-        return cls(name, read_flag(settings, "SCHEDULER_PERSIST"), read_flag(settings, "SCHEDULER_FLUSH_ON_START"))
+        persists, flushes = read_flag(settings, "SCHEDULER_PERSIST"), read_flag(settings, "SCHEDULER_FLUSH_ON_START")
+        return cls(name, persists, flushes, names_shared_filter(settings))
 
     @classmethod
     def of_process(cls, settings: BaseSettings, spider: object) -> Self:
@@ -80,14 +97,19 @@ class FilterKey:
         flushes = read_flag(settings, "SCHEDULER_FLUSH_ON_START")
         if template:
             persists = bool(jobdir) or read_flag(settings, "SCHEDULER_PERSIST")
-            return cls(key_of(_SETTING, template, spider), persists, flushes)
+            return cls(key_of(_SETTING, template, spider), persists, flushes, names_shared_filter(settings))
         stem = key_of(_SETTING, defaults.SCHEDULER_DUPEFILTER_KEY, spider)
         if jobdir:
             # Scrapy's Scheduler makes this folder at the first start of a job.
             is_resumed = Path(jobdir, "requests.queue").exists()
             place = sha256(str(Path(jobdir).resolve()).encode()).hexdigest()[:16]
-            return cls(f"{stem}:{place}", persists=True, begins_anew=flushes or not is_resumed)
-        return cls(f"{stem}:{secrets.token_hex(8)}", persists=False, begins_anew=False)
+            return cls(f"{stem}:{place}", persists=True, begins_anew=flushes or not is_resumed, is_shared=False)
+        return cls(f"{stem}:{secrets.token_hex(8)}", persists=False, begins_anew=False, is_shared=False)
+
+
+def names_shared_filter(settings: BaseSettings) -> bool:
+    """Return whether SCHEDULER_DUPEFILTER_KEY names one filter for all spiders, by no attribute of a spider."""
+    return "%(" not in as_text(settings.get(_SETTING) or "%(spider)s")
 
 
 def queue_of(settings: BaseSettings, spider: object) -> str:

@@ -18,7 +18,7 @@ from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom._scrapy import engine
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter.describe import Counters, FilterInfo, describe_reply, sum_of
+from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.queue_report import QueueReport, report_dead_workers
 from scrapy_bloom.monitoring.stats import ENQUEUED, UNSERIALIZABLE, RequestNotifier, call_safely
@@ -105,7 +105,7 @@ class Delivery:
         while not self.has_ended and self._execute_next():
             self.report()
         if self._worker.phase is not Phase.LEFT:
-            self._worker.leave(mode)
+            self._worker.leave("keep" if mode == "shared" else mode)
         while self._worker.phase is not Phase.LEFT:
             self._execute_next()
         self.report()

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -11,7 +10,6 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
-from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
@@ -31,16 +29,11 @@ from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.failures import FAULTS, describe
+from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import retry_until
 from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
-
-# Under a scheduler other than BloomScheduler, failed requests wait so long: each call costs every worker its cache.
-_FORGET_SECONDS = 1.0
-# The failures of a request in one process, until the process drops it.
-_MAX_FAILURES = 3
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
@@ -77,15 +70,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
         self.config = BloomSettings()
-        self.persist = False
+        self.persist = self._is_shared = False
         self.report: CrawlReporter | None = None
         self._crawler: Crawler | None = None
         self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._filter: BloomFilter | None = None
         self._has_ended = False
         self._run = self._runtime.token_hex(8).encode()
-        self._to_forget: tuple[bytes, ...] = ()
-        self._failures: Counter[bytes] = Counter()
         self.fingerprint_of = self._choose_fingerprints()
 
     @classmethod
@@ -105,12 +96,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             spider.crawler,
             lambda server: FilterKey.of_workers(settings, spider, is_clustered=is_cluster(server)),
         )
-        if _bypasses_audit(load_object(settings["SCHEDULER"])):
-            try:
-                # Without this mark BloomScheduler would report the requests that this worker takes as lost.
-                self.server.hset(QueueKeys(queue_of(settings, spider)).crawl, "waiting", "-1")
-            except FAULTS as error:  # an ACL may deny it
-                logger.debug("The queue could not be marked as shared: %s", describe(error))
+        # Otherwise BloomScheduler would report the requests that this scheduler takes as lost.
+        with contextlib.suppress(*FAULTS):  # an ACL may deny it
+            self.server.hdel(QueueKeys(queue_of(settings, spider)).crawl, "waiting")
         return self
 
     @classmethod
@@ -182,33 +170,23 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @classmethod
     def _build(cls, settings: BaseSettings, crawler: Crawler | None, choose_key: Callable[[Any], FilterKey]) -> Self:
         config = BloomSettings.from_settings(settings)
-        if config.partitions > 1:
-            raise ConfigError(
-                f"BLOOMFILTER_PARTITIONS = {config.partitions}: only BloomScheduler has partitions; set SCHEDULER = "
-                "'scrapy_bloom.BloomScheduler', or remove BLOOMFILTER_PARTITIONS"
-            )
+        config.refuse_queue_options()
         timeout = config.retry_timeout
         # The client of a cluster connects when it is made.
         self = retry_until(lambda: cls.unopened(settings, "", crawler), timeout, runtime=cls._runtime)
         try:
-            key = choose_key(self.server)
-            self.key, self.persist = key.name, key.persists
-            flush = key.begins_anew
-            bloom = self._filter = self._open(flush=flush)
+            key = choose_key(self.server).require_keeping()
+            self.key, self.persist, self._is_shared = key.name, key.persists, key.is_shared
+            bloom = self._filter = self._open(flush=key.begins_anew)
             collector = crawler.stats if crawler else None
             self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
-            self.report.begin(self.server, self.config.ttl, is_anew=flush)
+            self.report.begin(self.server, self.config.ttl, is_shared=key.is_shared)
         except BaseException:
             disconnect(self.server)
             raise
         if crawler is None:
             return self
-        if self.config.retry_failed:
-            engine.follow_failures(
-                crawler, self.config.retry_statuses, self._note_failed, items=self.config.failed_items
-            )
-            crawler.signals.connect(self._forget_due, signals.spider_closed)
-        self.report.follow(crawler, self.is_always_new)
+        self.report.follow(crawler)
         crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
 
@@ -240,7 +218,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return False
         mark = self.mark_of(request, self._run)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
-        if bloom.is_cached(mark) or self._failures.get(mark, 0) >= _MAX_FAILURES:
+        if bloom.is_cached(mark):
             return True
         try:
             (is_new,) = bloom.add_many([mark])  # `add` would look into the cache again
@@ -264,11 +242,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             An item of the filter.
         """
         fingerprint = self.fingerprint_of(request)
-        if not (self.config.always and self.is_always_new(request)):
-            return fingerprint
-        if self.report is not None:
-            self.report.note_always(fingerprint)
-        return fingerprint + run
+        return fingerprint + run if self.config.always and self.is_always_new(request) else fingerprint
 
     def is_always_new(self, request: Request) -> bool:
         """Return whether BLOOMFILTER_ALWAYS makes a request new in each run.
@@ -280,36 +254,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             True if one of the patterns is found in its URL.
         """
         return any(pattern.search(request.url) for pattern in self.config.always)
-
-    def _note_failed(self, request: Request) -> None:
-        """Have the filter forget a request whose page failed, and the requests that were redirected to it.
-
-        A request that has failed three times in this process is given up: this process ignores links to it until it
-        ends, or for a BLOOMFILTER_TTL at most. Otherwise pages that link to each other, and whose callbacks raise,
-        would be fetched forever.
-        """
-        redirected = (request.replace(url=url) for url in request.meta.get("redirect_urls", ()))
-        failed = tuple(map(self.fingerprint_of, (request, *redirected)))
-        if self.config.ttl and not self._failures:
-            self._runtime.call_later(self.config.ttl, self._failures.clear)
-        self._failures.update(failed)
-        if self._failures[failed[0]] == _MAX_FAILURES:
-            logger.info("%s failed %d times: this worker ignores links to it from now on", request, _MAX_FAILURES)
-        is_due = not self._to_forget and not self._runtime.call_later(_FORGET_SECONDS, self._forget_due)
-        self._to_forget += failed
-        if is_due:
-            self._forget_due()
-
-    def _forget_due(self) -> None:
-        due, self._to_forget = self._to_forget, ()
-        if due and not self._has_ended:
-            try:
-                forgotten = sum(self.filter.forget_many([*dict.fromkeys(due)]))
-            except BloomError as error:
-                self.end_crawl(error)
-            else:
-                if self.report is not None:
-                    self.report.count_forgotten(forgotten)
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.
@@ -340,14 +284,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Do nothing: the filter is open. Scrapy's own Scheduler calls this, scrapy-redis's does not."""
 
     def close(self, reason: str = "") -> None:  # noqa: ARG002  # Scrapy passes it
-        """Delete the filter, unless JOBDIR, or SCHEDULER_DUPEFILTER_KEY with SCHEDULER_PERSIST, keeps it.
+        """Delete the filter, unless JOBDIR or SCHEDULER_PERSIST keeps it, or it is shared.
 
         Args:
             reason: the crawl's finish reason; ignored.
         """
-        if not self.persist:
+        if not (self.persist or self._is_shared):
             self.clear()
-        elif not self._has_ended and self._crawler is not None and (jobdir := job_dir(self._crawler.settings)):
+        elif self._has_ended or self._is_shared or self._crawler is None:
+            return
+        elif jobdir := job_dir(self._crawler.settings):
             logger.info(
                 "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is done, delete the filter: "
                 "BloomFilter(client, %r, flush=True).clear()",
@@ -359,31 +305,27 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def clear(self) -> None:
         """Delete the filter; its last figures stay in the stats.
 
-        If the crawl ended because another crawl's filter has the key, that filter stays.
+        A shared filter stays at the end of a crawl, and so does another crawl's filter that has taken the key.
         """
         if self._has_ended:
             return
         if self.report is not None:
             self.report.refresh()
-        self._warn_of_deleted_requests()
-        self._to_forget = ()
-        self.filter.clear()
-        if self.report is not None and self._crawler is not None and engine.is_closing(self._crawler):
-            self.report.end(is_deleted=True)
+        is_closing = self._crawler is not None and engine.is_closing(self._crawler)
+        if self._crawler is not None and is_closing:
+            self._warn_of_deleted_requests(engine.scheduler_of(self._crawler))
+        if not (is_closing and self._is_shared):
+            self.filter.clear()
+        if self.report is not None and is_closing:
+            self.report.end()
 
-    def _warn_of_deleted_requests(self) -> None:
+    def _warn_of_deleted_requests(self, scheduler: Any) -> None:
         """Warn if scrapy-redis's Scheduler is about to delete waiting requests: it logs nothing itself."""
-        if self._crawler is None or not engine.is_closing(self._crawler):
-            return
-        scheduler = engine.scheduler_of(self._crawler)
-        if not _bypasses_audit(type(scheduler)):
-            return
         # An error here must not prevent the deletion.
         with contextlib.suppress(Exception):
-            queue = scheduler.queue_key % {"spider": scheduler.spider.name}
-            scheduler.server.hdel(QueueKeys(queue).crawl, "waiting")
-            if waiting := len(scheduler):
-                warn_of_deleted_requests(waiting, queue)
+            if isinstance(scheduler, Scheduler) and (waiting := len(scheduler)):
+                queue = scheduler.queue_key % {"spider": scheduler.spider.name}
+                warn_of_deleted_requests(waiting, queue, is_shared=self._is_shared)
 
     def _open(self, flush: bool) -> BloomFilter:
         return BloomFilter.with_parameters(
@@ -448,8 +390,3 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
 
 _OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint
-
-
-def _bypasses_audit(kind: type[Any]) -> bool:
-    """Return whether a scheduler takes requests as scrapy-redis's does, without the queue's audit."""
-    return issubclass(kind, Scheduler) and bool(kind.flush is Scheduler.flush)

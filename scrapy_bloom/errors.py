@@ -9,7 +9,7 @@ class BloomError(Exception):
 
     Example:
         >>> try:
-        ...     _ = MemoryBloomFilter(expansion=-1)
+        ...     _ = BloomFilter(client, "pages", expansion=-1)
         ... except BloomError as error:
         ...     print(error)
         expansion (BLOOMFILTER_EXPANSION) = -1: must be a whole number of at least 0; set the growth factor of ...
@@ -20,7 +20,7 @@ class ConfigError(BloomError, ValueError):
     """Raised when a setting or an argument has an invalid value.
 
     Example:
-        >>> MemoryBloomFilter(capacity="many")
+        >>> BloomFilter(client, "pages", capacity="many")
         Traceback (most recent call last):
         scrapy_bloom.errors.ConfigError: capacity (BLOOMFILTER_CAPACITY) = 'many': must be a whole number of at ...
     """

@@ -28,7 +28,7 @@ from scrapy_bloom.codec import RequestCodec, misread
 from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
-from scrapy_bloom.filter.bloom_filter import foreign_key
+from scrapy_bloom.filter.info import foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.monitoring.reporter import CrawlReporter
 from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
@@ -86,7 +86,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     queue: Any
     spider: Spider
     _config = BloomSettings()
-    _has_opened = _has_joined = _has_found_requests = _holds_pages = False
+    _has_opened = _has_joined = _holds_pages = False
     _kept = 0  # failed requests
 
     # The start.
@@ -141,10 +141,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self.spider, config, settings = spider, self._config, spider.settings
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
-        key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server))
+        key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
         self._queues = [RequestQueue(self.server, *each) for each in keys]
-        self.queue_keys, self._filter_key = self._queues[0].keys, key.name
+        self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
         make = load_object(self.dupefilter_cls).unopened
         self.df = retry_until(
             lambda: make(settings, key.name, spider.crawler), config.retry_timeout, runtime=self._runtime
@@ -196,6 +196,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             batch=config.batch_size,
             max_deliveries=config.max_deliveries,
             flush=self.flush_on_start,
+            is_shared=self._is_shared,
         )
 
     def _set_up(self, spider: Spider, keys: list[tuple[str, str]]) -> None:
@@ -238,23 +239,21 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         delivery, worker, timeout = self._delivery, self._worker, self._config.retry_timeout
         delivery.work_off(timeout)
         self._heartbeat.start()
-        begin = partial(self.df.report.begin, self.server, self._config.ttl, is_anew=self.flush_on_start)
+        begin = partial(self.df.report.begin, self.server, self._config.ttl, is_shared=self._is_shared)
         while not delivery.retry(begin, timeout):  # another worker has started over since this one joined
             for part in worker.parts:
                 part.expire()
             delivery.work_off(timeout)
-        self.df.report.follow(self.spider.crawler, self.df.is_always_new)
+        self.df.report.follow(self.spider.crawler)
         for report in delivery.reports:
             report.begin()
-        self._has_found_requests = worker.waiting > 0
-        if self._has_found_requests:
+        if worker.waiting:
             logger.info(
                 "The crawl resumes with %s in the queue %r", plural(worker.waiting, "request"), self.queue_keys.queue
             )
         if not self._config.retry_failed:
             return
-        config = self._config
-        engine.follow_failures(self.spider.crawler, config.retry_statuses, self._failed.add, items=config.failed_items)
+        engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
         number = sum(map(self._queue_failed, range(len(self._queues))))
         if number:
             logger.info(
@@ -280,7 +279,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for each in engine.item_pipelines(self.spider.crawler):
             if isinstance(each, RedisPipeline):
                 each.hold_pages = self.hold_pages
-            elif isinstance(each, pipelines.RedisPipeline) and not self._config.failed_items:
+            elif isinstance(each, pipelines.RedisPipeline) and not self._config.retry_failed:
                 logger.warning(
                     "ITEM_PIPELINES: %s.%s loses the items of an outage of Redis, whose pages count as done. Derive it "
                     "from scrapy_bloom.RedisPipeline, whose items wait",
@@ -367,7 +366,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._ticker.stop()
         self._heartbeat.stop()
         self._note_heartbeats()
-        ending = "finished" if reason in ("finished", QUEUE_LOST) else "stopped"
+        # The shared filter of a stopped crawl calls the requests seen that wait in the queue.
+        ending = "finished" if reason in ("finished", QUEUE_LOST) else "shared" if self._is_shared else "stopped"
         mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
         worker.stop()
         if not self._has_joined:  # a refused start has its error; the reply to a join may be lost
@@ -395,8 +395,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     plural(self._kept, "failed request"),
                     ", ".join(repr(queue.keys.failed) for queue in self._queues),
                 )
-            is_alone = not (worker.has_met_others or self._has_found_requests)
-            self.df.report.end(is_alone=is_alone, is_deleted=worker.is_deleted)
+            self.df.report.end()
 
     def flush(self) -> None:
         """Refuse to delete the queue beside other workers; see `_refuse_call`."""
@@ -523,7 +522,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             except MismatchError as error:
                 return error
         if status == b"PARTITIONS":
-            return another_count(self._config.partitions, queue, int(details[0]))
+            return another_count(self._config.partitions, f"in the queue {queue!r}", int(details[0]))
         spider, of_filter = (each.decode() for each in details)
         if of_filter != mine:
             return ConfigError(

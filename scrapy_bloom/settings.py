@@ -17,11 +17,7 @@ SETTINGS = tuple(option.setting for option in options.OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
-FAILED_ITEMS = "BLOOMFILTER_FAILED_ITEMS"
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
-
-# Settings of scrapy-redis's forks: they set the mechanism, from which no error rate follows.
-_LEGACY_SETTINGS = ("BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER")
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,8 @@ class BloomSettings:
         max_deliveries: deaths of workers with the same request that make it a dead letter; 0: no bound.
         partitions: parts of the queue and the filter of `BloomScheduler`, each with a cluster slot of its own.
         always: patterns of the URLs whose requests are new once in each run.
-        retry_failed: whether the next run crawls requests whose page failed.
+        retry_failed: whether the next run of `BloomScheduler` crawls requests whose page or item failed.
         retry_statuses: statuses of refused responses that make a page a failed one.
-        failed_items: whether an item pipeline that raises makes the page a failed one.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -62,7 +57,6 @@ class BloomSettings:
     always: tuple[re.Pattern[str], ...] = ()
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
-    failed_items: bool = False
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -90,16 +84,31 @@ class BloomSettings:
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
         values["retry_failed"] = read_flag(settings, RETRY_FAILED)
-        values["failed_items"] = read_flag(settings, FAILED_ITEMS)
-        if values["failed_items"] and not values["retry_failed"]:
-            raise ConfigError(
-                f"{FAILED_ITEMS} = {settings[FAILED_ITEMS]!r}: has no effect without {RETRY_FAILED}, which "
-                f"keeps failed pages; set {RETRY_FAILED} = True as well, or remove {FAILED_ITEMS}"
-            )
         read = cls(**values, always=_patterns(settings.get(ALWAYS)))
         # Some values are invalid only together.
         read.parameters().require_size(read.partitions)
         return read
+
+    def refuse_queue_options(self) -> None:
+        """Refuse the settings that only `BloomScheduler` can obey.
+
+        Raises:
+            ConfigError: one of them is set.
+
+        Example:
+            >>> BloomSettings(partitions=2).refuse_queue_options()
+            Traceback (most recent call last):
+            scrapy_bloom.errors.ConfigError: BLOOMFILTER_PARTITIONS = 2: only BloomScheduler obeys this setting; ...
+        """
+        for name, value, default in (
+            (options.PARTITIONS.setting, self.partitions, options.PARTITIONS.default),
+            (RETRY_FAILED, self.retry_failed, False),
+        ):
+            if value != default:
+                raise ConfigError(
+                    f"{name} = {value!r}: only BloomScheduler obeys this setting; set SCHEDULER = "
+                    f"'scrapy_bloom.BloomScheduler', or remove {name}"
+                )
 
     def parameters(self) -> FilterParameters:
         """Return the settings that all workers of a filter must agree on.
@@ -151,20 +160,14 @@ def _statuses(value: Any) -> frozenset[int]:
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, FAILED_ITEMS)
+    known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)}
     for name in settings:
-        if not isinstance(name, str) or not name.startswith(PREFIX) or name in known:
+        if not isinstance(name, str) or not name.startswith(PREFIX) or name in known.values():
             continue
-        if name in _LEGACY_SETTINGS:
-            raise ConfigError(
-                f"{name} = {settings[name]!r}: scrapy-bloom sizes the filter by its purpose. Remove "
-                f"{' and '.join(_LEGACY_SETTINGS)}, and set BLOOMFILTER_CAPACITY, the expected number of distinct "
-                f"requests (default {options.CAPACITY.default:_}), and BLOOMFILTER_ERROR_RATE, the share of new "
-                f"requests that may be mistaken for duplicates (default {options.ERROR_RATE.default_text})"
-            )
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        nearest = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+        advice = f"; did you mean {known[nearest[0]]}?" if nearest else "."
         # The value may contain a password.
         shown = "…" if "://" in str(settings[name]) else repr(settings[name])
         raise ConfigError(
-            f"{name} = {shown}: there is no such setting; did you mean {nearest}? The settings are {', '.join(known)}"
+            f"{name} = {shown}: there is no such setting{advice} The settings are {', '.join(known.values())}"
         )

@@ -3,8 +3,8 @@
 *Staggered* workers open the filter one after another, each adds a hundredth of the capacity, then all continue in
 turns. Of *uneven* workers a single one makes 99 % of the additions. *Equal* workers take turns from the beginning.
 *Processes* add at the same time; *forked* ones continue with a filter object of their parent, which has added a
-tenth. Otherwise a worker is a filter object with its own client, stepped in one process. In rows with *memory* a
-`MemoryBloomFilter` is filled. With a TTL of a day nothing expires.
+tenth. Otherwise a worker is a filter object with its own client, stepped in one process.
+The rows *memory* are one worker. With a TTL of a day nothing expires.
 
 After the filling the filter is asked for items that were never added. The promise is broken if even the low end of
 the interval is above it, or if the filter's counts show a higher rate: at 1e-6 the answers alone would prove too
@@ -33,8 +33,6 @@ from benchmarks.harness.plots import Plot
 from benchmarks.harness.report import wilson
 from devtools.servers import running
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.filter.base import BaseBloomFilter
-from scrapy_bloom.filter.memory import MemoryBloomFilter
 
 STAGGERED, UNEVEN, EQUAL, PROCESSES, FORKED, MEMORY = "staggered", "uneven", "equal", "processes", "forked", "memory"
 DAY = 86_400.0
@@ -193,9 +191,7 @@ def measure(filling: Filling, url: str) -> Outcome:
     key = f"promise:{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
-        def open_filter() -> BaseBloomFilter:
-            if filling.way == MEMORY:
-                return MemoryBloomFilter(**filling.arguments)
+        def open_filter() -> BloomFilter:
             return BloomFilter(stack.enter_context(redis.Redis.from_url(url)), key, **filling.arguments)
 
         if filling.way in {PROCESSES, FORKED}:
@@ -218,7 +214,7 @@ def measure(filling: Filling, url: str) -> Outcome:
     return Outcome(filling.error_rate, wrong, filling.asked, info.layers, info.current_error_rate)
 
 
-def _add(bloom: BaseBloomFilter, batch: list[bytes]) -> None:
+def _add(bloom: BloomFilter, batch: list[bytes]) -> None:
     """Add a batch, or a single item by `add` as crawls without batches do."""
     if len(batch) == 1:
         bloom.add(batch[0])

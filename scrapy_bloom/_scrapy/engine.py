@@ -4,7 +4,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Set
 from typing import Any
-from weakref import WeakSet
 
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
@@ -57,50 +56,31 @@ def missing_callback(error: Exception) -> str | None:
     return found and found[1]
 
 
-def follow_failures(
-    crawler: Crawler, statuses: Set[int], note: Callable[[Request], object], *, items: bool = False
-) -> None:
-    """Call `note` once with each request whose page failed, before the engine is done with the request.
+def follow_failures(crawler: Crawler, statuses: Set[int], note: Callable[[Request], object]) -> None:
+    """Call `note` with each request whose page failed, perhaps more than once, before the engine is done with it.
 
-    A page failed if its download did, if its response was refused with one of `statuses`, or if its callback raised;
-    with `items`, also if the pipelines raised at one of its items. An IgnoreRequest or a DropItem is no failure. Scrapy
-    has signals for callbacks and items alone; the others are noted before the errback.
+    A page failed if its download did, if its response was refused with one of `statuses`, or if its callback or, at one
+    of its items, a pipeline raised. An IgnoreRequest or a DropItem is no failure. Scrapy has signals for callbacks and
+    items alone; the others are noted before the errback.
     """
     scraper = getattr(_engine(crawler), "scraper", None)
     if scraper is None:  # a crawler that does not crawl
         return
     call_spider = scraper.call_spider_async
-    note_once = _once(note)
 
     async def note_and_call(result: Any, request: Request) -> Any:
         if isinstance(result, Failure) and _has_failed(result.value, statuses):
-            note_once(request)
+            note(request)
         return await call_spider(result, request)
 
     def note_error(response: Any) -> None:
         # That of start() has no response, and that of an errback a Failure.
-        note_once(getattr(response, "request", None))
+        if (request := getattr(response, "request", None)) is not None:
+            note(request)
 
     scraper.call_spider_async = note_and_call
-    crawler.signals.connect(note_error, signals.spider_error, weak=False)
-    if items:
-        crawler.signals.connect(note_error, signals.item_error, weak=False)
-
-
-def _once(note: Callable[[Request], object]) -> Callable[[Request | None], None]:
-    """Return a function that calls `note` at the first failure of each request: several items of a page may fail."""
-    noted: WeakSet[Request] = WeakSet()
-
-    def note_once(request: Request | None) -> None:
-        if request is None or request in noted:
-            return
-        noted.add(request)
-        try:
-            note(request)
-        except Exception:  # such as an error of the user's fingerprints
-            logger.exception("%s failed, and is not kept for the next run", request)
-
-    return note_once
+    for failure in (signals.spider_error, signals.item_error):
+        crawler.signals.connect(note_error, failure, weak=False)
 
 
 def _has_failed(error: BaseException | None, statuses: Set[int]) -> bool:

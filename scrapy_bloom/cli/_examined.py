@@ -23,8 +23,8 @@ from scrapy_bloom._filter_key import start_key_of
 from scrapy_bloom._format import as_size, as_text
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.errors import BloomError, UnavailableError
+from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.queue.inspection import QueueState
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.settings import BloomSettings
@@ -160,7 +160,8 @@ class Crawl(CrawlTarget):
     @cached_property
     def queues(self) -> list[str]:
         """The keys of the queue and of the queues that use the filter."""
-        return known(lambda: self.queues_of(self.found.info.users if self.found else ())) or []
+        queue = known(lambda: self.queue)
+        return [queue] if queue else []
 
     @cached_property
     def states(self) -> list[QueueState]:

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.errors import MismatchError, RefusedError
 from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.scripts import Script
 

@@ -19,7 +19,7 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom._format import plural
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.errors import ConfigError, MismatchError
-from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.filter.info import StoredFilter
 
 logger = logging.getLogger(__name__)
 

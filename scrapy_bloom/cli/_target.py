@@ -22,9 +22,8 @@ from scrapy_bloom._scrapy.components import load_setting
 from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError, WrongTypeError
-from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.info import StoredFilter, read_filter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, PARTITIONS, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.keys import another_count, partition_keys, partition_of
@@ -265,9 +264,9 @@ class CrawlTarget:
         Raises:
             ConfigError: its crawl has another number of partitions.
         """
-        found = self.retry(lambda: stored.read(self.client, self.key))
-        for name in found.info.users if found else ():
-            self.inspect_queue(name)
+        found = self.retry(lambda: read_filter(self.client, self.key))
+        if found and found.partitions not in (0, self.count):
+            raise another_count(self.count, f"of the filter {self.key!r}", found.partitions)
         return found
 
     def require_filter(self, *, is_complete: bool = False) -> StoredFilter:
@@ -297,18 +296,12 @@ class CrawlTarget:
         """
         state = self.retry(lambda: inspect(self.client, key))
         if state.partitions not in (0, self.count):
-            raise another_count(self.count, key, state.partitions)
+            raise another_count(self.count, f"in the queue {key!r}", state.partitions)
         return state
 
-    def inspect_queues(self, users: Iterable[str]) -> list[list[QueueState]]:
-        """Return the states of the queue, if it is known, and of the users of the filter, each in all partitions."""
-        parts = self.partitions
-        keys = (partition_keys(name, self.key, len(parts)) for name in self.queues_of(users))
-        return [[part.inspect_queue(key) for part, (key, _) in zip(parts, each, strict=True)] for each in keys]
-
-    def queues_of(self, users: Iterable[str]) -> list[str]:
-        """Return the keys of the queue, if it is known, and of the users of the filter."""
-        return list(dict.fromkeys([*([self.queue] if self.queue else []), *users]))
+    def inspect_queues(self) -> list[list[QueueState]]:
+        """Return the states of the queue, if it is known, in all partitions; a list of one."""
+        return [[part.inspect_queue(str(part.queue)) for part in self.partitions]] if self.queue else []
 
 
 def by_partition(items: Iterable[bytes], count: int) -> list[list[bytes]]:

@@ -21,7 +21,7 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.cli import _console, _requests
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.filter.stored import look_up
+from scrapy_bloom.filter.info import look_up
 from scrapy_bloom.queue.keys import partition_of
 
 

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from redis.client import NEVER_DECODE
 from scrapy.settings import Settings
 
+from scrapy_bloom._filter_key import names_shared_filter
 from scrapy_bloom._format import as_size, as_text, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._requests import FINGERPRINT
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
-from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.inspection import QueueState, sum_of
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scripts import Script
@@ -55,11 +56,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target = CrawlTarget(options, settings)
+    if options.key is None and names_shared_filter(target.settings):
+        raise ConfigError(
+            f"SCHEDULER_DUPEFILTER_KEY = {target.key!r}: spiders share this filter, and all of them would fetch their "
+            f"pages again, so nothing is deleted; to delete it nevertheless, give --key {target.key}"
+        )
     if options.with_queue and target.queue is None:
         raise ConfigError("--with-queue: give --queue KEY, or the name of a spider")
     parts = target.partitions
     filters = [part.retry(partial(_read, target.client, part.key)) for part in parts]
-    states = target.inspect_queues(filters[0].figures["users"] if filters[0] else ())
+    states = target.inspect_queues()
     queues = [*map(sum_of, states)]
     doomed = queues[0] if options.with_queue else None
     each_doomed: Sequence[QueueState | None] = states[0] if doomed else [None] * len(parts)
@@ -98,7 +104,7 @@ def _read(client: Any, key: str) -> _Contents | None:
         WrongTypeError: the data is neither a filter nor scrapy-redis's SET.
     """
     figures: dict[str, Any] = {"key": key, "layers": 0, "memory_bytes": 0, "count": 0, "forgotten": 0}
-    figures |= {"kind": "set", "unfinished": None, "users": []}
+    figures |= {"kind": "set", "unfinished": None}
     if as_text(client.type(key)) == "set":
         _, members = client.execute_command("SSCAN", key, 0, "COUNT", _SAMPLE_MEMBERS, **{NEVER_DECODE: []})
         if not all(map(FINGERPRINT.fullmatch, members)):
@@ -107,7 +113,7 @@ def _read(client: Any, key: str) -> _Contents | None:
         text = f"a SET of {plural(figures['count'], 'member')}, as scrapy-redis leaves it"
         return _Contents(next(iter(members)), text, figures)
     try:
-        found = stored.read(client, key)
+        found = read_filter(client, key)
     except MismatchError as error:
         text = f"a filter that cannot be read ({error})"
         return _Contents(as_text(client.hget(key, "id")), text, figures | {"kind": "unreadable filter"})
@@ -118,7 +124,6 @@ def _read(client: Any, key: str) -> _Contents | None:
     parts = ["empty"] if found.is_empty else parts
     parts += [plural(info.forgotten, "forgotten request")] * bool(info.forgotten)
     parts += [f"incomplete (`scrapy bloom {found.unfinished}`)"] * bool(found.unfinished)
-    parts += [f"used by the queues {', '.join(info.users)}"] * bool(info.users)
     figures |= {name: value for name, value in vars(info).items() if name in figures}
     return _Contents(
         found.id, ", ".join(["a filter", *parts]), figures | {"kind": "filter", "unfinished": found.unfinished}

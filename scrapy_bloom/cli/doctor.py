@@ -37,8 +37,7 @@ from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.codec import misread
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
-from scrapy_bloom.filter import stored
-from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.filter.info import StoredFilter, read_filter
 from scrapy_bloom.queue.inspection import QueueState, first_request
 from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -82,13 +81,15 @@ def settings(crawl: Crawl) -> Findings:
     reads: list[Callable[[], object]] = [lambda: crawl.start_key]
     if crawl.uses_filter:
         reads.append(lambda: BloomSettings.from_settings(given))
+        if not crawl.leases:
+            reads.append(lambda: BloomSettings.from_settings(given).refuse_queue_options())
         reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"]), BloomRFPDupeFilter))
     if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
         reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
     if crawl.has_spider and crawl.shares:
-        reads.append(lambda: FilterKey.of_workers(given, spider, is_clustered=False))
+        reads.append(lambda: FilterKey.of_workers(given, spider, is_clustered=False).require_keeping())
     elif crawl.has_spider:
-        reads.append(lambda: FilterKey.of_process(given, spider))
+        reads.append(lambda: FilterKey.of_process(given, spider).require_keeping())
     for read in reads:
         try:
             read()
@@ -145,7 +146,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
         if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
             text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis"
             remedy = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
-            if crawl.config and crawl.config.failed_items:
+            if crawl.config and crawl.config.retry_failed:
                 yield advice(f"{text} until the next run, which fetches their pages again", remedy)
             else:
                 yield loss(f"{text}, and their pages count as done", remedy)
@@ -428,7 +429,7 @@ def leftover_filters(crawl: Crawl) -> Findings:
     keys, scope = crawl.scan("*:dupefilter:*")
     drawn = [key for key in keys if re.fullmatch(r"(?s).*:dupefilter:[0-9a-f]{16}", key)]
     idle = [key for key in drawn if (crawl.client.object("idletime", key) or 0) >= crawl.idle]
-    if found := [each for key in idle if (each := known(partial(stored.read, crawl.client, key)))]:
+    if found := [each for key in idle if (each := known(partial(read_filter, crawl.client, key)))]:
         size, names = as_size(sum(each.info.memory_bytes for each in found)), _some([each.key for each in found])
         text = f"{plural(len(found), 'filter')} of crawls killed under Scrapy's own scheduler, {size}, unused for "
         remedy = "unless a crawl is paused, run `scrapy bloom clear --yes --key KEY` for each"

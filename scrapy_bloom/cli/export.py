@@ -25,9 +25,9 @@ from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError
+from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
-from scrapy_bloom.filter.stored import server_time
 from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import tagged
 
@@ -89,7 +89,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, path = CrawlTarget(options, settings, waits=True), options.file
-    found = [part.require_filter(is_complete=True) for part in target.partitions]
+    for part in target.partitions:
+        part.require_filter(is_complete=True)
     with (
         _console.advise_on_ctrl_c("no file was written"),
         _new_file(path, overwrite=options.overwrite) as file,
@@ -106,7 +107,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         text += f"\nof these {done['forgotten']:,} forgotten: each is new again"
     report = {"server": target.server, "key": target.key, "file": str(path), **done}
     code = _console.report(options, report, text)
-    for state in map(sum_of, target.inspect_queues(found[0].info.users)):
+    for state in map(sum_of, target.inspect_queues()):
         if number := state.waiting + state.leased + state.dead_letters + state.failed:
             _console.note(
                 f"the filter knows {plural(number, 'unfetched request')} of the queue {state.key!r}, which is not "

@@ -26,7 +26,7 @@ from scrapy_bloom.cli._requests import Line, read_lines
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, by_partition
 from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.scripts import Script
 

@@ -28,8 +28,8 @@ from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_opti
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
+from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.filter.stored import StoredFilter
 
 _BATCH = 500
 _SCHEME_OF_SETS = "scrapy-redis"

@@ -20,8 +20,7 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import duration
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.filter.describe import sum_of
-from scrapy_bloom.filter.stored import StoredFilter
+from scrapy_bloom.filter.info import StoredFilter, sum_of
 from scrapy_bloom.queue import inspection
 from scrapy_bloom.queue.heartbeat import BEATS_PER_LEASE
 from scrapy_bloom.queue.inspection import QueueState
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise ConfigError("--json: not beside --prometheus")
     target = CrawlTarget(options, settings)
     filters = [part.read_filter() for part in target.partitions]
-    states = target.inspect_queues(filters[0].info.users if filters[0] else ())
+    states = target.inspect_queues()
     found, queues = _sum_of(filters), [*map(inspection.sum_of, states)]
     if options.prometheus:
         print(_exposition(target.key, found, queues), end="")
@@ -73,11 +72,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _sum_of(filters: Sequence[StoredFilter | None]) -> StoredFilter | None:
-    """Return the filters of all partitions as one, which has the users of the first."""
+    """Return the filters of all partitions as one."""
     there = [each for each in filters if each]
     if not there:
         return None
-    info = replace(sum_of([each.info for each in there]), users=there[0].info.users)
+    info = sum_of([each.info for each in there])
     return replace(there[0], info=info, unfinished=next((each.unfinished for each in there if each.unfinished), None))
 
 
@@ -138,8 +137,6 @@ def _filter_text(found: StoredFilter, partitions: Sequence[dict[str, Any]]) -> s
         rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their pages are fetched again"))
     if info.forgotten:
         rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new again"))
-    if info.users:
-        rows.append(("used by", ", ".join(info.users)))
     if found.unfinished:
         rows.append(("INCOMPLETE", f"`scrapy bloom {found.unfinished}` is filling it, or was stopped"))
     empty = "No request was added yet. The memory is that of the first layer, which the first worker allocates."
@@ -178,8 +175,6 @@ def _queue_text(queue: QueueState) -> str:
         text += f", {plural(queue.failed, 'failed request')} kept for the next run"
     if queue.has_losses:
         text += f", {queue.lost:,} or more requests LOST" if queue.lost else ", an unknown number of requests LOST"
-    if queue.is_shared:
-        text += ", losses not detectable (shared with scrapy-redis's scheduler)"
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
     pause = min(worker.lease for worker in queue.workers) / BEATS_PER_LEASE

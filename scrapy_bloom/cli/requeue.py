@@ -21,8 +21,8 @@ from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.codec import described
 from scrapy_bloom.errors import ConfigError, RefusedError
-from scrapy_bloom.filter import stored
 from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
@@ -99,7 +99,7 @@ def _read(target: CrawlTarget, queue: RequestQueue, *, failed: bool) -> dict[byt
 
 def _requeue(target: CrawlTarget, queue: RequestQueue, found: dict[bytes, bytes | None]) -> None:
     """Move requests to the queue, and mark them in the filter; requests that were moved meanwhile are skipped."""
-    of_queue = target.retry(lambda: stored.read(target.client, queue.filter_key)) if any(found.values()) else None
+    of_queue = target.retry(lambda: read_filter(target.client, queue.filter_key)) if any(found.values()) else None
     filter_id, secret = (of_queue.id, of_queue.secret) if of_queue else ("", b"")
     arguments = [
         (digest(fingerprint, secret) if fingerprint and of_queue else b"", member)

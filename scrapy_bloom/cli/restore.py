@@ -23,9 +23,9 @@ from scrapy_bloom.cli._filling import Filling
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.cli.export import DESCRIPTION, PIECE_BYTES, SavedLayer, folder_of
 from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError
+from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import LayerSize
-from scrapy_bloom.filter.stored import server_time
 from scrapy_bloom.transport.server_info import evicts, is_cluster
 
 _BATCH = 500

@@ -1,1 +1,1 @@
-"""The Bloom filter, in Redis and in memory: sizes, scripts, repeated calls; without Scrapy."""
+"""The Bloom filter in Redis: sizes, scripts, repeated calls; without Scrapy."""

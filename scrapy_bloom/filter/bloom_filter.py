@@ -7,23 +7,26 @@ and its new items are owed to the caller. A server without the last number went 
 emptied, as after any loss. Each filter has an id of its own; a call that meets another id, or none, changes nothing.
 """
 
+import contextlib
 import logging
+import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from scrapy_bloom import options
+from scrapy_bloom._cache import TwoGenerationCache
 from scrapy_bloom._format import LimitedWarnings
-from scrapy_bloom.errors import START_ANEW, ConfigError, RefusedError, WrongTypeError
+from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter import hashing
-from scrapy_bloom.filter.base import BaseBloomFilter, key_as_text
-from scrapy_bloom.filter.describe import FilterInfo, describe_reply
+from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_reply, foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scripts import Script
 from scrapy_bloom.transport.client import Client, require_usable
@@ -33,9 +36,9 @@ from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
 
-_OPEN, _ALLOCATE, _CLEAR, _USER, _INFO = (
-    Script(name, "filter") for name in ("open", "allocate", "clear", "user", "info")
-)
+Item = str | bytes
+
+_OPEN, _ALLOCATE, _DELETE, _INFO = (Script(name, "filter") for name in ("open", "allocate", "delete", "info"))
 _ADD, _FORGET, _CONTAINS = (Script(name, "filter", "call") for name in ("add", "forget", "contains"))
 _LOST = (
     "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
@@ -47,7 +50,8 @@ _WENT_BACK = (
     "fetch their pages again"
 )
 _GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request counts as new"
-_OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
+# A script of so many new items blocks the server for some 5 ms.
+_BATCH = 500
 _MOST_LOSSES = 3
 # A record lives for an hour: a caller that was idle for longer than this begins again.
 _IDLE_SECONDS = 1800.0
@@ -69,7 +73,7 @@ class _Numbered:
     doubt: int = _NO_DOUBT
 
 
-class BloomFilter(BaseBloomFilter):
+class BloomFilter:
     """A Bloom filter in Redis, shared by all processes that open the same key.
 
     Opening stores its parameters, which must be the same everywhere; the first addition allocates
@@ -108,6 +112,8 @@ class BloomFilter(BaseBloomFilter):
         >>> bloom.clear()
     """
 
+    _runtime: ClassVar[Runtime] = RUNTIME
+
     def __init__(
         self,
         server: Client,
@@ -116,14 +122,21 @@ class BloomFilter(BaseBloomFilter):
         capacity: int = options.CAPACITY.default,
         error_rate: float = options.ERROR_RATE.default,
         expansion: int = options.EXPANSION.default,
-        ttl: float | None = None,
+        ttl: float | None = options.TTL.default,
         fingerprint: str = "bytes",
         cache_size: int = options.CACHE_SIZE.default,
         retry_timeout: float = options.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
-        super().__init__(key_as_text(key), parameters, cache_size)
+        self.key = _key_as_text(key)
+        self.parameters = parameters
+        self.counters = Counters()
+        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(options.CACHE_SIZE.read(cache_size))
+        self._clearings = 0  # of the cache
+        self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
+        # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
+        self._owed: set[bytes] = set()
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         self.retry_timeout = options.RETRY_TIMEOUT.read(retry_timeout)
@@ -137,7 +150,6 @@ class BloomFilter(BaseBloomFilter):
             )
         self._client = disable_client_retries(server)
         self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
-        self._users: set[str] = set()
         self._id = self._lost_id = ""
         self._secret = b""
         self._state = (0, 0)  # forgets and lost shards
@@ -174,8 +186,210 @@ class BloomFilter(BaseBloomFilter):
         """
         return cls(server, key, **parameters.arguments(), **others)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+    def add(self, item: Item) -> bool:
+        """Add an item.
+
+        Args:
+            item: bytes, or text, which is encoded in UTF-8.
+
+        Returns:
+            True if the item is new to every process, False if it was added before. A new item is
+            reported as False with a probability of at most the filter's error rate.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: the text cannot be encoded in UTF-8.
+            BloomError: the server failed. The item does not count as seen.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> bloom.add("https://example.com/"), bloom.add("https://example.com/")
+            (True, False)
+            >>> bloom.clear()
+        """
+        if self.is_cached(item):
+            return False
+        return self.add_many([item])[0]
+
+    def is_cached(self, item: Item) -> bool:
+        """Return whether the cache knows, without a round trip, that an item was added.
+
+        Args:
+            item: bytes, or text, which is encoded in UTF-8.
+
+        Returns:
+            True counts as a cache hit. False says nothing about the filter.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: the text cannot be encoded in UTF-8.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> _ = bloom.add("a")
+            >>> bloom.is_cached("a"), bloom.is_cached("b")
+            (True, False)
+            >>> bloom.clear()
+        """
+        encoded = _as_item(item)
+        if not self._cache.get(encoded) or encoded in self._owed:
+            return False
+        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
+            return False
+        self.counters.cache_hits += 1
+        return True
+
+    def add_many(self, items: Iterable[Item]) -> list[bool]:
+        """Add items in batches of 500, each in one round trip.
+
+        Args:
+            items: bytes or texts. Of equal items only the first can be new.
+
+        Returns:
+            For each item the result of `add`.
+
+        Raises:
+            TypeError: an item is neither bytes nor text, or one item is given instead of several; nothing is added.
+            ConfigError: an item cannot be encoded in UTF-8; nothing is added.
+            BloomError: the server failed. No item counts as seen that was new to this call.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> bloom.add_many(["a", "b", "a"])
+            [True, True, False]
+            >>> bloom.clear()
+        """
+        batch = _as_items(items)
+        self._begin()
+        clearings, known, owed = self._clearings, self._cache.get, self._owed
+        asked = {item: None for item in batch if not known(item)}
+        for part in _parts([*asked]):
+            self._add(part)
+        if self._clearings != clearings:
+            # The filter may have lost or forgotten items of the cache.
+            cached = dict.fromkeys(item for item in batch if item not in asked)
+            asked |= cached
+            for part in _parts([*cached]):
+                self._add(part)
+        new = owed.intersection(batch)
+        try:
+            results = []
+            for item in batch:
+                results.append(item in owed)
+                owed.discard(item)
+            self.counters.added += len(new)
+            self.counters.cache_hits += len(batch) - len(asked)
+            # Inside the `try`: even an interrupt on this line leaves the caller without a result.
+            return results
+        except BaseException:
+            owed |= new
+            raise
+
+    def __contains__(self, item: Item) -> bool:
+        return self.contains_many([item])[0]
+
+    def contains_many(self, items: Iterable[Item]) -> list[bool]:
+        """Look items up in batches of 500, each in one round trip, without adding them.
+
+        Args:
+            items: bytes or texts.
+
+        Returns:
+            For each item whether it is in the filter. An absent item is reported as present with a
+            probability of at most the filter's error rate.
+
+        Raises:
+            TypeError: an item is neither bytes nor text, or one item is given instead of several.
+            ConfigError: an item cannot be encoded in UTF-8.
+            BloomError: the server failed.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> _ = bloom.add("a")
+            >>> bloom.contains_many(["a", "b"])
+            [True, False]
+            >>> bloom.clear()
+        """
+        batch = _as_items(items)
+        self._begin()
+        return [found for part in _parts(batch) for found in self._look_up(part)]
+
+    def forget(self, item: Item) -> bool:
+        """Forget an item: the next addition reports it as new, to one process of all.
+
+        Other processes learn of it at their next round trip; until then, their caches may still call it seen. The bits
+        stay, and a field of the filter's hash holds the item until then: about 100 bytes of Redis's memory.
+
+        Args:
+            item: bytes, or text, which is encoded in UTF-8.
+
+        Returns:
+            True if the item was in the filter and is forgotten now, False if it was not in.
+
+        Raises:
+            TypeError: the item is neither bytes nor text.
+            ConfigError: the text cannot be encoded in UTF-8.
+            BloomError: the server failed. The item may be forgotten; a further call does no harm.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> _ = bloom.add("a")
+            >>> bloom.forget("a"), bloom.forget("b")
+            (True, False)
+            >>> bloom.add("a"), bloom.add("a")
+            (True, False)
+            >>> bloom.clear()
+        """
+        return self.forget_many([item])[0]
+
+    def forget_many(self, items: Iterable[Item]) -> list[bool]:
+        """Forget items in batches of 500, each in one round trip.
+
+        Each batch empties the caches of all processes: forget items together if there are several.
+
+        Args:
+            items: bytes or texts.
+
+        Returns:
+            For each item the result of `forget`.
+
+        Raises:
+            TypeError: an item is neither bytes nor text, or one item is given instead of several.
+            ConfigError: an item cannot be encoded in UTF-8.
+            BloomError: the server failed. Some items may be forgotten; a further call does no harm.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> _ = bloom.add_many(["a", "b"])
+            >>> bloom.forget_many(["a", "c"]), bloom.contains_many(["a", "b"])
+            ([True, False], [False, True])
+            >>> bloom.clear()
+        """
+        batch = _as_items(items)
+        self._begin()
+        forgotten = {item for part in _parts([*dict.fromkeys(batch)]) for item in self._forget(part)}
+        self.forget_cached()
+        return [item in forgotten for item in batch]
+
     def info(self) -> FilterInfo:
-        """Describe the filter."""
+        """Describe the size and the fill of the filter.
+
+        Returns:
+            Its sizes and counts. For an empty filter, the sizes that the first addition will allocate.
+
+        Raises:
+            BloomError: the server failed.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages", capacity=1000)
+            >>> _ = bloom.add_many(["a", "b", "c"])
+            >>> bloom.info().count
+            3
+            >>> bloom.clear()
+        """
         self._begin()
         while True:
             status, *reply = self._call(_INFO, self._id)
@@ -184,12 +398,24 @@ class BloomFilter(BaseBloomFilter):
             self._open()
 
     def clear(self) -> None:
-        """Delete the filter."""
+        """Delete the filter; the next addition creates another one.
+
+        Raises:
+            BloomError: the server failed.
+
+        Example:
+            >>> bloom = BloomFilter(client, "pages")
+            >>> _ = bloom.add("a")
+            >>> bloom.clear()
+            >>> "a" in bloom
+            False
+        """
         self._begin()
         self.close()
-        while self._call(_CLEAR, self._id) is not None:  # but another filter is there
+        is_there = True
+        while is_there and not self._call(_DELETE, self._id):  # another filter is there, or none
             self._id = ""
-            self._open()
+            is_there = self._open(creates=False)
         self._id = ""
         self._owed.clear()
         self.forget_cached()
@@ -211,73 +437,49 @@ class BloomFilter(BaseBloomFilter):
         if record:
             self._execute(lambda: self._client.execute_command("DEL", record))
 
-    def add_user(self, name: str) -> None:
-        """Register a user of the filter: `remove_user` keeps the filter while any is left.
+    def forget_cached(self) -> None:
+        """Clear the cache: the next lookup of each item asks the filter.
 
-        If the filter is lost, this object registers its users again when it opens the next one.
-
-        Args:
-            name: the user, such as a crawl's queue. Adding it twice changes nothing.
-
-        Raises:
-            BloomError: the server failed.
+        Use it after other processes may have replaced the filter.
 
         Example:
             >>> bloom = BloomFilter(client, "pages")
-            >>> bloom.add_user("shop:requests")
-            >>> bloom.info().users
-            ('shop:requests',)
+            >>> _ = bloom.add("a")
+            >>> bloom.forget_cached()
+            >>> bloom.is_cached("a"), "a" in bloom
+            (False, True)
             >>> bloom.clear()
         """
-        self._begin()
-        self._users.add(name)
-        while self._call(_USER, self._id, name, 0):
-            self._open()
-
-    def remove_user(self, name: str) -> bool:
-        """Remove a user; delete the filter when none is left.
-
-        Args:
-            name: the user. Removing an unknown name is not an error.
-
-        Returns:
-            True if the filter was deleted; the next addition begins another one.
-
-        Raises:
-            BloomError: the server failed.
-
-        Example:
-            >>> bloom = BloomFilter(client, "pages")
-            >>> bloom.add_user("shop:requests")
-            >>> bloom.remove_user("shop:requests")
-            True
-        """
-        self._begin()
-        self._users.discard(name)
-        if not self._call(_USER, self._id, name, 1):
-            return False
-        self._id = self._record = ""
-        self.forget_cached()
-        return True
+        self._clearings += 1
+        self._cache.clear()
 
     def _begin(self) -> None:
         if os.getpid() != self._process:
             # The parent settles its call, and gets the items that it is owed.
             self._process, self._record, self._unsettled = os.getpid(), "", None
             self._owed.clear()
-        super()._begin()
+        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
+            self._cache_until = math.inf
+            self.forget_cached()
+
+    def _remember(self, items: Iterable[bytes]) -> None:
+        for item in items:
+            self._cache.put(item, True)
 
     def _add(self, items: list[bytes]) -> None:
+        """Add distinct items, let the new ones be owed, and cache all."""
         if self._unsettled is not None:
             self._settle(self._unsettled)
         self._settle(_Numbered(_ADD, items))
 
     def _forget(self, items: list[bytes]) -> set[bytes]:
+        """Forget distinct items, and return the known ones."""
         if self._unsettled is not None:
             self._settle(self._unsettled)
         return self._settle(_Numbered(_FORGET, items))
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
+        """Return for each item whether the filter has it."""
         for _ in range(_MOST_LOSSES):
             digests = [hashing.digest(item, self._secret) for item in items]
             status, *reply = self._call(_CONTAINS, self._id, *digests)
@@ -360,8 +562,6 @@ class BloomFilter(BaseBloomFilter):
         self.parameters.verify(self.key, parameters.decode())
         self._change_to(stored_id.decode())
         self._state, self._contact = (forgets, lost), self._runtime.monotonic()
-        for user in self._users:
-            self._call(_USER, self._id, user, 0)
         if len(keys) > 1:
             while not layers and self._call(_ALLOCATE, self._id):
                 pass
@@ -416,24 +616,42 @@ class BloomFilter(BaseBloomFilter):
             reply = retry_until(attempt, self.retry_timeout, self._runtime)
         except RefusedError as error:
             if "WRONGTYPE" in str(error):
-                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: {_OTHER_KEY}") from None
+                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: {OTHER_KEY}") from None
             raise
         self.counters.round_trips += 1
         return reply
 
 
-def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
-    """Return the error for a key that holds something other than a filter.
+def _parts(items: list[bytes]) -> Iterator[list[bytes]]:
+    return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
 
-    Args:
-        key: the key.
-        kind: its type in Redis.
-        members: the members of a SET, if they were counted.
-    """
-    if kind == "set":
-        counted = f" of {members:,} members" if members else ""
-        return WrongTypeError(
-            f"the key {key!r} holds a SET{counted}, as scrapy-redis leaves it: import it by `scrapy bloom import` with "
-            f"the spider's name or --key, {_OTHER_KEY}, or {START_ANEW}"
+
+def _as_items(items: Iterable[Item]) -> list[bytes]:
+    """Return the bytes of items; all are checked before anything is sent."""
+    if isinstance(items, (str, bytes)):
+        raise TypeError(
+            f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
         )
-    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {_OTHER_KEY}")
+    return [_as_item(item) for item in items]
+
+
+def _as_item(item: Item) -> bytes:
+    """Return the bytes of an item."""
+    if isinstance(item, bytes):
+        return item
+    if not isinstance(item, str):
+        raise TypeError(f"{type(item).__name__} {item!r}: an item must be str or bytes")
+    try:
+        return item.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"str {item!r}: an item must be text that UTF-8 can encode; pass other text as bytes"
+        ) from None
+
+
+def _key_as_text(key: str | bytes) -> str:
+    """Return a key as text; bytes name the same key."""
+    if key and isinstance(key, (str, bytes)):
+        with contextlib.suppress(UnicodeError):
+            return (key.encode() if isinstance(key, str) else key).decode()
+    raise ConfigError(f"key = {key!r}: must be text, or text in UTF-8; pass the name of the filter's key")

@@ -11,8 +11,7 @@ from scrapy_bloom._format import as_number
 from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing, sizing
 
-# Formats 1 to 3 had no blocks.
-FORMAT = 4
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class FilterParameters:
     capacity: int = options.CAPACITY.default
     error_rate: float = options.ERROR_RATE.default
     expansion: int = options.EXPANSION.default
-    ttl: float | None = None
+    ttl: float | None = options.TTL.default
     fingerprint: str = "bytes"
     hash: str = field(default=hashing.SCHEME, init=False)
 

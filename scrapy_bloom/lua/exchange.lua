@@ -115,7 +115,7 @@ if is_reset then
     local digest = holds[i] or returns[i - #holds]
     if digest ~= '' then filter.check(f, digest) end
   end
-  filter.add_user(FILTER, QUEUE)
+  call('HSET', FILTER, 'queue:' .. QUEUE, 1, 'partitions', call('HGET', CRAWL, 'partitions'))
   call('PERSIST', CRAWL)
   if f.ttl == 0 then call('PERSIST', FILTER) end
 end

@@ -12,8 +12,6 @@
 --   filter.describe(key)          id, secret, parameters; nil without a filter; nil and the type of foreign data
 --   filter.delete(key)            delete the filter, or any other value at the key
 --   filter.sweep(key, id, sizes)  delete the shards of a filter whose hash is gone
---   filter.add_user(key, user), filter.remove_user(key, user)     the latter returns whether no user is left
---   filter.users(key)             the names of the users
 --
 -- An item is 64 bytes, as good as random. Bytes 1 to 6 choose a block of 256 bytes in each layer, as a fraction of the
 -- layer. From byte 9 on, each pair chooses a byte of the block by its first byte, and a bit of it by the second.
@@ -28,7 +26,7 @@
 --   place, ready                  the next layer's place in `sizes`, and its shards that are allocated
 --   forgets, forgotten            calls that forgot items; forgotten items
 --   lost                          shards that were lost
---   users, `user:<name>`          number of users; each user
+--   `queue:<name>`, partitions    a queue whose workers use the filter, until the end of its crawl; its partitions
 --   `f<16 bytes>`                 a forgotten item, with the newest layer of that moment
 --
 -- A full server refuses a script's first write, and then the script has changed nothing.
@@ -185,17 +183,6 @@ do
       return layer.shards - last
     end
 
-    -- Delete the layers that have ended, and the forgotten items of before the oldest live one.
-    local function drop_ended(f)
-      for _, layer in ipairs(f.ended) do delete_shards(f.prefix, layer.index, ceil(layer.blocks / layer.span)) end
-      for _, field in ipairs(f.forgotten > 0 and #f.ended > 0 and call('HKEYS', f.key) or {}) do
-        if #field == 17 and byte(field) == 102 and call('HGET', f.key, field) + 0 < f.layers[1].index + 0 then
-          f.forgotten = call('HINCRBY', f.key, 'forgotten', -call('HDEL', f.key, field))
-        end
-      end
-      f.ended = {}
-    end
-
     function filter.append(f)
       local newest, texts = f.layers[#f.layers], {}
       local layer = next_layer(f, not newest or is_over(f, GENERATION))
@@ -208,7 +195,8 @@ do
       end
       call('HSET', f.key, 'layers', table.concat(texts), 'count', 0, 'place', 0, 'ready', 0)
       if f.ttl > 0 then expire(f.key, f.now + EXPIRY * f.ttl) end
-      drop_ended(f)
+      for _, ended in ipairs(f.ended) do delete_shards(f.prefix, ended.index, ceil(ended.blocks / ended.span)) end
+      f.ended = {}
       return layer
     end
 
@@ -263,7 +251,7 @@ do
 
     function filter.create(key, id, secret, parameters, sizes, ttl)
       call('HSET', key, 'id', id, 'secret', secret, 'parameters', parameters, 'sizes', sizes, 'ttl', ttl, 'layers', '',
-        'count', 0, 'place', 0, 'ready', 0, 'forgets', 0, 'forgotten', 0, 'lost', 0, 'users', 0)
+        'count', 0, 'place', 0, 'ready', 0, 'forgets', 0, 'forgotten', 0, 'lost', 0)
       if ttl + 0 > 0 then expire(key, filter.now() + EXPIRY * ttl) end
     end
 
@@ -290,24 +278,6 @@ do
         index = index + 1
         if delete_shards(prefix, index, ceil(blocks / span)) == 0 then return end
       end
-    end
-
-    function filter.users(key)
-      local names = {}
-      for _, field in ipairs((call('HGET', key, 'users') or 0) + 0 > 0 and call('HKEYS', key) or {}) do
-        names[#names + 1] = string.match(field, '^user:(.*)')
-      end
-      return names
-    end
-
-    function filter.add_user(key, user)
-      local added = call('HEXISTS', key, 'id') == 1 and call('HSET', key, 'user:' .. user, 1) or 0
-      if added == 1 then call('HINCRBY', key, 'users', 1) end
-    end
-
-    function filter.remove_user(key, user)
-      if call('HDEL', key, 'user:' .. user) == 1 then call('HINCRBY', key, 'users', -1) end
-      return (call('HGET', key, 'users') or 0) + 0 <= 0
     end
   end
   setmetatable(filter, {__index = function(_, name)

@@ -1,7 +1,9 @@
--- join WORKER NUMBER STAMP LEASE SPIDER IS_NEW FLUSH KNOWN, and of a filter to create: PARAMETERS ID SECRET TTL SIZES.
+-- join WORKER NUMBER STAMP LEASE SPIDER IS_NEW FLUSH IS_SHARED KNOWN, and of a filter to create: PARAMETERS ID SECRET TTL
+-- SIZES.
 -- Then the number of PARTITIONS, and in all but the first the ID, RUN and ORIGIN of its crawl, and FORCE.
 -- Registers a worker; others wait for it only after its first exchange. STAMP is that of its last answered call:
--- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl and the filter first.
+-- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl first, and the filter
+-- unless IS_SHARED.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
 -- A partition may be left behind by a crawl that ended, or was replaced, while a worker was killed. Requests that wait there
 -- join the crawl, unless the first partition was flushed: the first worker to join another one continues that. STALE: the
@@ -10,9 +12,9 @@
 -- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS. And in several
 -- partitions the workers and their reliances, in turn.
 local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local is_new, flush = ARGV[6] == '1', ARGV[7] == '1'
-local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 8, 13)
-local partitions, of_first, run_of_first, origin_of_first, force = unpack(ARGV, 14, 18)
+local is_new, flush, is_shared = ARGV[6] == '1', ARGV[7] == '1', ARGV[8] == '1'
+local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 9, 14)
+local partitions, of_first, run_of_first, origin_of_first, force = unpack(ARGV, 15, 19)
 local run, origin, of_spider, of_filter, stored_partitions =
   unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter', 'partitions'))
 local filter_id, filter_secret, stored = filter.describe(FILTER)
@@ -39,30 +41,28 @@ if others > 0 and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOR
 if crawl.id and stored_partitions ~= partitions then return {'PARTITIONS', stored_partitions} end
 local has_other_id = of_first ~= '' and crawl.id and crawl.id ~= of_first
 if has_other_id and tonumber(crawl.id) > tonumber(of_first) and force ~= '1' then return {'STALE', news()} end
-local is_used = filter_id and call('HEXISTS', FILTER, 'user:' .. QUEUE) == 1
+local is_used = filter_id and call('HEXISTS', FILTER, 'queue:' .. QUEUE) == 1
 if of_first ~= '' then -- the waiting requests of this crawl stay
   local is_older = has_other_id and tonumber(crawl.id) < tonumber(of_first)
   flush = origin_of_first == 'flush' and (is_older or not crawl.id and (flush or not is_used))
 end
 local is_remainder = has_other_id and crawl.waiting == 0
 for _, r in pairs(has_other_id and registrations(CRAWL) or {}) do is_remainder = is_remainder and r.held == 0 end
-if not flush and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
-if not flush and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
+if not (flush and not is_shared) and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
+if not (flush and not is_shared) and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
 if (flush or is_remainder or not filter_id) and sizes == '' then return {'SIZES'} end
 
-if flush then
-  filter.delete(FILTER)
-  delete_crawl()
-  call('DEL', DEAD, FAILED, DELIVERIES)
-  crawl, audited, others, filter_id = {losses = 0, lost = 0, changed = 0}, 0, 0, nil
-  my, departed, before = nil, nil, NOBODY
-elseif is_remainder then
-  delete_crawl()
-  crawl, audited, filter_id, filter_secret = {losses = 0, lost = 0, changed = 0}, 0, filter.describe(FILTER)
+if flush or is_remainder then
+  delete_crawl(is_shared)
+  crawl, filter_id, filter_secret = {losses = 0, lost = 0, changed = 0}, filter.describe(FILTER)
+  if flush then
+    call('DEL', DEAD, FAILED, DELIVERIES)
+    others, my, departed, before = 0, nil, nil, NOBODY
+  end
 elseif my and stamp ~= my.stamp then
   note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
 elseif is_new and has_other_id or not crawl.id and is_used then
-  -- The first partition has lost its crawl. Or this one has lost its own: the end of a crawl would have removed the user.
+  -- The first partition has lost its crawl. Or this one has lost its own: its end would have removed the filter's field.
   note_loss(0)
 end
 if not filter_id then

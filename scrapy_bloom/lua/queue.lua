@@ -5,8 +5,8 @@
 --
 -- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter and
 --             partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field
---             waiting has the requests in the queue after the last script, or -1 if others take requests, too; changed is
---             the time of the last exchange that changed more than contacts.
+--             waiting has the requests in the queue after the last script; changed is the time of the last exchange that
+--             changed more than contacts.
 -- departed    hash: registrations of workers that left, or died; settled: the latest stamp of pruned ones, and of
 --             noted losses
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
@@ -89,7 +89,6 @@ local noted = call('HMGET', CRAWL, 'id', '@' .. ME, 'waiting', 'losses', 'lost',
 local my = noted[2] and parse(noted[2])
 for i = 3, 6 do noted[i] = tonumber(noted[i] or 0) end
 local crawl = {id = noted[1], waiting = call('ZCARD', QUEUE), losses = noted[4], lost = noted[5], changed = noted[6]}
-local audited = noted[3]
 if my and my.contact + my.lease < NOW then my.since = NOW end
 
 local function note_loss(requests)
@@ -97,17 +96,16 @@ local function note_loss(requests)
   write(CRAWL, 'losses', crawl.losses, 'lost', crawl.lost)
 end
 
--- A queue that vanished although requests waited was deleted or evicted. A queue that is only shorter is shared with
--- scrapy-redis's scheduler, which takes requests without a record, one by one, and may empty it between two scripts.
-if crawl.waiting < audited then
-  if crawl.waiting == 0 then note_loss(audited) else audited = -1 end
-  write(CRAWL, 'waiting', math.min(audited, crawl.waiting))
+-- Only the scripts take requests: a shorter queue was deleted or evicted, or another client takes requests, too.
+if crawl.waiting < noted[3] then
+  note_loss(noted[3] - crawl.waiting)
+  write(CRAWL, 'waiting', crawl.waiting)
 end
 
 -- Write the number of waiting requests, and further fields; each script that changes the queue ends with it.
 local function save(...)
   crawl.waiting = call('ZCARD', QUEUE)
-  write(CRAWL, 'waiting', audited < 0 and -1 or crawl.waiting, 'changed', string.format('%.0f', crawl.changed), ...)
+  write(CRAWL, 'waiting', crawl.waiting, 'changed', string.format('%.0f', crawl.changed), ...)
 end
 
 -- Return how many leases of a worker Redis has lost alone.
@@ -191,20 +189,20 @@ local function reap(max_deliveries)
   return {is_quiet and 1 or 0, others, oldest, told, buried, crawl.changed}
 end
 
--- Delete the crawl. Failed requests and dead letters stay, and the filter unless this was its last user.
-local function delete_crawl()
+-- Delete the crawl, and its filter unless that is shared. Failed requests and dead letters stay.
+local function delete_crawl(is_shared)
   for _, hash in ipairs({CRAWL, DEPARTED}) do
     for worker in pairs(registrations(hash)) do call('DEL', STEM .. 'leases:' .. worker, STEM .. 'taken:' .. worker) end
   end
   call('DEL', QUEUE, CRAWL, DEPARTED, SUSPECTS)
   -- These show that workers died with a dead letter.
   if call('EXISTS', DEAD) == 0 then call('DEL', DELIVERIES) end
-  if filter.remove_user(FILTER, QUEUE) then filter.delete(FILTER) end
+  if is_shared then call('HDEL', FILTER, 'queue:' .. QUEUE) else filter.delete(FILTER) end
 end
 
 -- The part of every reply about the crawl.
 local function news(f)
-  return {crawl.waiting, crawl.losses, crawl.lost, audited < 0 and 1 or 0, f and f.forgets or 0, f and f.lost or 0}
+  return {crawl.waiting, crawl.losses, crawl.lost, f and f.forgets or 0, f and f.lost or 0}
 end
 
 -- The worker is not registered, or the server has gone back: it must join again.

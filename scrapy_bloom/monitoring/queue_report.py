@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from scrapy_bloom._format import LimitedWarnings, plural
-from scrapy_bloom.filter.describe import Counters
+from scrapy_bloom.filter.info import Counters
 from scrapy_bloom.monitoring.stats import QUEUE_LOSSES, RECOVERED, RequestNotifier
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Trouble
@@ -15,15 +15,12 @@ logger = logging.getLogger(__name__)
 _START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
 _GONE = (
     "Requests in the queue %r or leased from it are gone%s, %s of them known: a key of it, or of another of its "
-    "partitions, was deleted, evicted, or put back to an earlier state. The filter calls the requests seen, so their "
-    "pages may be missed. " + _START_OVER
+    "partitions, was deleted, evicted, or put back to an earlier state. Or another client takes requests, such as a "
+    "worker with scrapy-redis's scheduler. The filter calls the requests seen, so their pages may be missed. "
+    + _START_OVER
 )
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
-)
-_SHARED = (
-    "Another client takes requests from the queue %r, such as a worker with scrapy-redis's scheduler, and may lose "
-    "them. A loss of the queue is not noticed any more. Set SCHEDULER = 'scrapy_bloom.BloomScheduler' for all workers"
 )
 _TROUBLES = {
     Trouble.LOST: (
@@ -79,7 +76,7 @@ class QueueReport:
         notifier: RequestNotifier,
         report_buried: Callable[[bytes], object],
     ) -> None:
-        self.has_lost = self._has_begun = self._has_told_of_others = False
+        self.has_lost = self._has_begun = False
         self.warnings = LimitedWarnings(logger)
         self._worker = worker
         self._keys = keys
@@ -113,9 +110,6 @@ class QueueReport:
             number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
             self._note_loss()
             self.warnings.warn(_GONE, self._keys.queue, "", f"{number:,}", level=logging.ERROR)
-        if worker.is_shared and not self._has_told_of_others:
-            self._has_told_of_others = True
-            logger.warning(_SHARED, self._keys.queue)
         if worker.lost_shards > self._lost_shards:
             self._counters.losses += 1
             self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
@@ -137,10 +131,10 @@ class QueueReport:
             )
         if waiting and self._worker.is_deleted:
             warn_of_deleted_requests(waiting, self._keys.queue)
-        elif waiting and mode == "stopped" and not self._worker.working:
+        elif waiting and mode == "shared" and not self._worker.working:
             logger.warning(
-                "%s requests still wait in the queue %r, and stay there: another crawl uses their filter, which calls "
-                "them seen. Start this spider again to fetch them",
+                "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. "
+                "Start this spider again to fetch them",
                 f"{waiting:,}",
                 self._keys.queue,
             )
@@ -179,11 +173,12 @@ def report_dead_workers(workers: list[Worker], queue: str, notifier: RequestNoti
         )
 
 
-def warn_of_deleted_requests(waiting: int, queue: str) -> None:
-    """Warn that a stopped crawl deletes queued requests and the filter."""
+def warn_of_deleted_requests(waiting: int, queue: str, *, is_shared: bool = False) -> None:
+    """Warn that a stopped crawl deletes queued requests, and the filter unless that is shared."""
     logger.warning(
-        "%s requests that still waited in the queue %r are deleted, and the filter with them; set SCHEDULER_PERSIST = "
-        "True to keep both and resume the crawl",
+        "%s requests that still waited in the queue %r are deleted, %s; set SCHEDULER_PERSIST = True to keep them and "
+        "resume the crawl",
         f"{waiting:,}",
         queue,
+        "and the shared filter calls them seen: their pages are missed" if is_shared else "and the filter with them",
     )

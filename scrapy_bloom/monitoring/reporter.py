@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.crawler import Crawler
-from scrapy.http.request import NO_CALLBACK
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom._format import as_error_rate, as_expected_pages, as_size, plural
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter.describe import Counters, FilterInfo
+from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.monitoring.stats import call_safely
 from scrapy_bloom.transport.failures import FAULTS, cause_of
@@ -21,13 +20,6 @@ from scrapy_bloom.transport.server_info import evicts, nodes, policy
 logger = logging.getLogger(__name__)
 
 _UPDATE_SECONDS = 0.1
-_START_OVER = (
-    "start the first worker with SCHEDULER_FLUSH_ON_START = True, or delete the filter by `scrapy bloom clear --yes`"
-)
-_TTL_ADVICE = (
-    " BLOOMFILTER_TTL = %d keeps a request for up to 1.25 times as long: to crawl again every P seconds, set 0.75 P "
-    "at most."
-)
 
 
 class CrawlReporter:
@@ -55,23 +47,18 @@ class CrawlReporter:
         self._collector = collector
         self._monotonic = monotonic
         self._dropped = 0
-        self._forgotten = 0
         self._unpublished = 0
         self._next_update = 0.0
         self._is_current = True
-        self._has_fetched = self._has_fetched_unfiltered = False
-        self._is_alone: bool | None = None
-        self._is_always_new: Callable[[Request], bool] = lambda _: False
-        self._always: set[bytes] = set()
-        self._is_ended = self._is_deleted = False
+        self._is_ended = False
 
-    def begin(self, server: Any, ttl: float | None, *, is_anew: bool = False) -> bool:
+    def begin(self, server: Any, ttl: float | None, *, is_shared: bool = False) -> bool:
         """Log the opened filter, and warn of a server that may evict it.
 
         Args:
             server: a Redis client.
             ttl: the filter's TTL in seconds.
-            is_anew: the crawl begins anew, so that requests in the filter are those of its other workers.
+            is_shared: other spiders use the filter, too.
 
         Returns:
             False if the filter does not exist any more.
@@ -79,9 +66,14 @@ class CrawlReporter:
         info = self._read()
         if info is None:
             return False
-        self._info, self._found, self._ttl = info, info.count, ttl
+        self._info = info
         self._publish(info)
         warn_about_memory_policy(server, self._key, info.memory_bytes, expires=bool(ttl))
+        if is_shared:
+            logger.info(
+                "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it",
+                self._key,
+            )
         if not info.count:
             logger.info(
                 "Opened the Bloom filter at %r: it is new, and takes %s for a capacity of %s at an error rate of %s",
@@ -92,19 +84,18 @@ class CrawlReporter:
             )
             return True
         logger.info("Opened the Bloom filter at %r: it holds %s", self._key, _in_words(info))
-        if not is_anew:
-            logger.info(
-                "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop "
-                "all workers, then start the first one with SCHEDULER_FLUSH_ON_START = True",
-                self._key,
-            )
+        logger.info(
+            "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop all "
+            "workers, then %s",
+            self._key,
+            f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
+            if is_shared
+            else "start the first one with SCHEDULER_FLUSH_ON_START = True",
+        )
         return True
 
-    def follow(self, crawler: Crawler, is_always_new: Callable[[Request], bool]) -> None:
-        """Note the fetches of a crawl, and report its end; `is_always_new` knows the requests of BLOOMFILTER_ALWAYS."""
-        self._is_always_new = is_always_new
-        for fetches in (signals.request_reached_downloader, signals.response_received):
-            crawler.signals.connect(self._note_fetch, fetches)
+    def follow(self, crawler: Crawler) -> None:
+        """Report the end of a crawl."""
         crawler.signals.connect(self._finish, signals.spider_closed)
 
     def count_filtered(self) -> None:
@@ -112,16 +103,6 @@ class CrawlReporter:
         self._dropped += 1
         self._unpublished += 1
         self.update()
-
-    def note_always(self, mark: bytes) -> None:
-        """Note a request that BLOOMFILTER_ALWAYS makes new in this run."""
-        self._always.add(mark)
-
-    def count_forgotten(self, number: int) -> None:
-        """Count requests that the filter has forgotten."""
-        self._forgotten += number
-        if self._collector is not None and number:
-            call_safely(self._collector.inc_value, stats.FORGOTTEN, number)
 
     def update(self) -> None:
         """Publish the stats, a few times a second: a stats collector is slower than the check of a repeat."""
@@ -146,25 +127,9 @@ class CrawlReporter:
             self._info = info
             self._publish(info)
 
-    def end(self, *, is_alone: bool | None = None, is_deleted: bool) -> None:
-        """Note the end of the crawl, after which the filter may belong to another one.
-
-        Args:
-            is_alone: this worker has met no other one; None if that is unknown.
-            is_deleted: the filter was deleted.
-        """
-        self._is_ended, self._is_alone, self._is_deleted = True, is_alone, is_deleted
-
-    def _note_fetch(self, request: Request) -> None:
-        """Note a fetched request, since a stats collector may keep no counts.
-
-        Requests with `dont_filter` bypass the filter, as do requests without a callback: robots.txt, and the files of
-        Scrapy's pipelines.
-        """
-        if request.dont_filter or self._is_always_new(request) or request.callback is NO_CALLBACK:
-            self._has_fetched_unfiltered = True
-        else:
-            self._has_fetched = True
+    def end(self) -> None:
+        """Note the end of the crawl, after which the filter may belong to another one."""
+        self._is_ended = True
 
     def _show(self) -> None:
         self._publish(self._counters)
@@ -172,8 +137,8 @@ class CrawlReporter:
         if collector is not None and number and call_safely(collector.inc_value, stats.FILTERED, number):
             self._unpublished = 0
 
-    def _finish(self, reason: str = "") -> None:
-        """Log the work of the filter in this process; `reason` is the spider's close reason."""
+    def _finish(self) -> None:
+        """Log the work of the filter in this process."""
         self.refresh()
         self._show()
         counters, info = self._counters, self._info
@@ -181,8 +146,6 @@ class CrawlReporter:
         missed = as_expected_pages(counters.added * info.current_error_rate)
         # A program that calls `request_seen` itself may not call `log` for repeats.
         repeats = max(self._dropped, counters.cache_hits)
-        if reason == "finished" and repeats and counters.added <= len(self._always) and not self._has_fetched:
-            self._warn_of_nothing_new(repeats)
         logger.info(
             "The Bloom filter at %r took %s and dropped %s of this process, %s of them without asking Redis, in %s; %s "
             "may have been missed. %s",
@@ -194,13 +157,6 @@ class CrawlReporter:
             missed,
             f"It holds {_in_words(info)}" if self._is_current else "Its fill is unknown",
         )
-        if self._forgotten:
-            logger.info(
-                "The filter at %r has forgotten failed requests %s: a page is fetched again when a fetched page links "
-                "to it. `scrapy bloom info` shows how many are left",
-                self._key,
-                plural(self._forgotten, "time"),
-            )
         if info.current_error_rate > info.error_rate:
             logger.warning(
                 "The filter at %r is too full: its error rate is %s, and %s is allowed; this process has probably "
@@ -212,31 +168,6 @@ class CrawlReporter:
                 missed,
                 info.capacity,
             )
-
-    def _warn_of_nothing_new(self, repeats: int) -> None:
-        """Warn that the filter knew all requests of this process, unless other workers explain it.
-
-        A worker that joins late may find nothing to do, and its user must not flush anything. Only BloomScheduler knows
-        the others. Under another scheduler this is no warning, and names both causes.
-        """
-        # Others have added requests if the count has grown by more than this process added.
-        has_grown = self._info.count > self._found + self._counters.added
-        if self._is_alone is False or not self._is_current or has_grown:
-            return
-        logger.log(
-            logging.INFO if self._is_alone is None else logging.WARNING,
-            "All %s %s that went through the filter at %r were known to it when this process began: %s. %s %s.%s%s",
-            f"{repeats:,}",
-            "requests" if self._has_fetched_unfiltered else "start requests",
-            self._key,
-            "nothing new was fetched, only requests with dont_filter=True or of BLOOMFILTER_ALWAYS"
-            if self._has_fetched_unfiltered
-            else "nothing was fetched",
-            "To start over," if self._is_alone else "Either other workers crawl, and fetch it all; or, to start over,",
-            "start the crawl again: its end has deleted the filter" if self._is_deleted else _START_OVER,
-            "" if self._has_fetched_unfiltered else " To fetch them at each start, set dont_filter=True.",
-            _TTL_ADVICE % self._ttl if self._ttl and not self._is_deleted else "",
-        )
 
     def _publish(self, shown: Counters | FilterInfo) -> None:
         if self._collector is not None:

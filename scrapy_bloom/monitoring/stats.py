@@ -8,7 +8,7 @@ from scrapy import Request, Spider
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.statscollectors import StatsCollector
 
-from scrapy_bloom.filter.describe import Counters, FilterInfo
+from scrapy_bloom.filter.info import Counters, FilterInfo
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,6 @@ ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
 FILTERED = "dupefilter/filtered"
 RECOVERED = "bloomfilter/recovered"
 DEAD_LETTERS = "bloomfilter/dead_letters"
-FORGOTTEN = "bloomfilter/forgotten"
 FAILED = "bloomfilter/failed"
 QUEUE_LOSSES = "bloomfilter/queue_losses"
 # Named as in Scrapy's own scheduler.
@@ -32,7 +31,6 @@ NAMES = (
     FILTERED,
     RECOVERED,
     DEAD_LETTERS,
-    FORGOTTEN,
     FAILED,
     QUEUE_LOSSES,
     UNSERIALIZABLE,

@@ -63,8 +63,6 @@ class QueueState:
         failed: failed requests that are kept for the next run.
         lost: requests that have vanished with the queue, as far as the number is known.
         has_losses: there were losses, with or without a known number.
-        is_shared: scrapy-redis's scheduler takes requests, too, so that further losses are not
-            detected.
         crawl: the id of the crawl, or "".
         filter: the key of the workers' filter, or "".
         partitions: partitions of the crawl, or 0.
@@ -78,7 +76,6 @@ class QueueState:
     failed: int
     lost: int
     has_losses: bool
-    is_shared: bool
     crawl: str
     filter: str
     partitions: int
@@ -97,7 +94,7 @@ class QueueState:
     @property
     def is_empty(self) -> bool:
         """True if there are no requests, and no record of a crawl."""
-        return not (self.waiting or self.dead_letters or self.failed or self.crawl or self.is_shared)
+        return not (self.waiting or self.dead_letters or self.failed or self.crawl)
 
 
 def inspect(client: Any, queue: str) -> QueueState:
@@ -123,9 +120,8 @@ def inspect(client: Any, queue: str) -> QueueState:
     crawl_id, filter_key, spider = (
         fields.get(name, b"").decode(errors="replace") for name in ("id", "filter", "spider")
     )
-    audited = int(fields.get("waiting", 0))
     # The next script of a worker would note this loss.
-    missing = 0 if waiting else max(audited, 0)
+    missing = max(0, int(fields.get("waiting", 0)) - waiting)
     return QueueState(
         key=queue,
         kind=kind,
@@ -134,7 +130,6 @@ def inspect(client: Any, queue: str) -> QueueState:
         failed=failed,
         lost=int(fields.get("lost", 0)) + missing,
         has_losses=missing > 0 or int(fields.get("losses", 0)) > 0,
-        is_shared=audited < 0,
         crawl=crawl_id,
         filter=filter_key,
         partitions=int(fields.get("partitions", 0)),
@@ -153,7 +148,6 @@ def sum_of(states: Sequence[QueueState]) -> QueueState:
     return replace(
         states[0],
         has_losses=any(state.has_losses for state in states),
-        is_shared=any(state.is_shared for state in states),
         workers=tuple(_sum_of_workers([*each]) for _, each in groupby(registered, attrgetter("name"))),
         **{name: sum(getattr(state, name) for state in states) for name in counts},
     )

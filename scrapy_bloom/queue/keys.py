@@ -104,10 +104,10 @@ def partition_of(item: bytes, count: int) -> int:
     return (crc32(item) >> 16) % count
 
 
-def another_count(count: int, queue: str, stored: int) -> ConfigError:
-    """Return the error for a crawl with another number of partitions than `count`."""
+def another_count(count: int, crawl: str, stored: int) -> ConfigError:
+    """Return the error for a crawl, such as "in the queue 'a'", with another number of partitions than `count`."""
     return ConfigError(
-        f"BLOOMFILTER_PARTITIONS = {count}: the crawl in the queue {queue!r} has {stored}; set that number, also to "
+        f"BLOOMFILTER_PARTITIONS = {count}: the crawl {crawl} has {stored}; set that number, also to "
         "delete the crawl by `scrapy bloom clear`"
     )
 

@@ -174,11 +174,6 @@ class PartitionedWorker:
         return self.parts[0].is_deleted
 
     @property
-    def has_met_others(self) -> bool:
-        """True if there are other workers, or were some."""
-        return self.parts[0].has_met_others
-
-    @property
     def waiting(self) -> int:
         """Requests that wait, after the last reply of each partition."""
         return sum(part.waiting for part in self.parts)

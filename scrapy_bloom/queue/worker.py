@@ -86,7 +86,8 @@ class Worker:
         cache_size: fingerprints of repeats that are remembered.
         batch: requests that one exchange offers at most.
         max_deliveries: deaths of workers that make a request a dead letter; 0 is no bound.
-        flush: delete the crawl and the filter at the first join.
+        flush: delete the crawl, and the filter unless that is shared, at the first join.
+        is_shared: other spiders use the filter, too, so that no crawl deletes it.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Worker:
         batch: int = 100,
         max_deliveries: int = 0,
         flush: bool = False,
+        is_shared: bool = False,
     ) -> None:
         self.name = name
         self.phase = Phase.JOIN
@@ -117,10 +119,9 @@ class Worker:
         # the last offer before its mark, infinite while a local request is left. The infinite ones are the last.
         self.unmarked: dict[bytes, float] = {}
         self.accepted_local = self.forgotten_local = 0
-        self.is_stopping = self.may_finish = self.has_met_others = False
-        # Requests that wait in the queue, the lost ones, and whether other clients take some, after the last reply.
+        self.is_stopping = self.may_finish = False
+        # Requests that wait in the queue, and the lost ones, after the last reply.
         self.waiting = self.losses = self.lost = self.forgets = self.lost_shards = 0
-        self.is_shared = False
         # After the last reply: whether it was idle and found the partition quiet, and the last change then.
         self.quiet: int | None = None
         self.troubles: list[Trouble] = []
@@ -142,6 +143,7 @@ class Worker:
         self._max_deliveries = max_deliveries
         self.partitions = 1
         self._is_new, self._flush, self._sizes = True, flush, flush
+        self._is_shared = is_shared
         self._secret = b""
         self._offered: set[bytes] = set()
         self._base = 0  # sequence number of the outbox's first offer
@@ -357,10 +359,11 @@ class Worker:
 
     def _next_call(self, want: int) -> Call | None:
         if self._leaves_as and self.phase is not Phase.LEFT:
-            return Call("leave", (self.crawl, self._leaves_as, self._max_deliveries, self._deletes))
+            of_crawl = self.crawl, self._leaves_as, self._max_deliveries, int(self._is_shared), self._deletes
+            return Call("leave", of_crawl)
         if self.phase is Phase.JOIN:
             self._joins += 1
-            flags = int(self._is_new), int(self._flush)
+            flags = int(self._is_new), int(self._flush), int(self._is_shared)
             source = self._source.to_create(sizes=self._sizes)
             lease = round(self._lease * 1e6)
             mine = self._joins, self._stamp, lease, self._spider, *flags, self.filter_id
@@ -580,7 +583,6 @@ class Worker:
         self._stamp = int(stamp)
         ended = self._end_offers([None] * offered) if was_executed else []
         self._returns = self._returns[returned if was_executed else 0 :]
-        self.has_met_others |= self._is_new and int(run) != self._stamp  # otherwise a run begins with this join
         self._is_new = self._flush = self._sizes = False
         self.phase = Phase.RESET
         return ended
@@ -687,9 +689,9 @@ class Worker:
     def _forget_quiet(self) -> None:
         self.may_finish, self._quiet_since, self.quiet = False, None, None
 
-    def _note(self, waiting: int, losses: int, lost: int, is_shared: int, *changes: int) -> None:
+    def _note(self, waiting: int, losses: int, lost: int, *changes: int) -> None:
         """Note the news in a reply about the crawl, and about the filter if the script opened that."""
-        self.waiting, self.losses, self.lost, self.is_shared = waiting, losses, lost, bool(is_shared)
+        self.waiting, self.losses, self.lost = waiting, losses, lost
         if changes and changes != (self.forgets, self.lost_shards):
             self.repeats.clear()
             self.forgets, self.lost_shards = changes
@@ -708,7 +710,6 @@ class Worker:
 
     def note_others(self, others: list[Any]) -> None:
         """Note which workers a reply calls dead, and the new dead letters."""
-        self.has_met_others |= others[1] > 0
         told, buried = others[3:5]
         for name, silence, requests in zip(told[::3], told[1::3], told[2::3], strict=True):
             self.reaped.append(Reaped(name.decode(), int(silence) / 1e6, int(requests)))

@@ -43,7 +43,6 @@ FILTER_COMMANDS = (
     "HEXISTS",
     "HGET",
     "HINCRBY",
-    "HKEYS",
     "HMGET",
     "HSET",
     "PEXPIREAT",
@@ -55,10 +54,11 @@ FILTER_COMMANDS = (
     "TYPE",
     "UNLINK",
 )
-# Further commands of a queue, on its key and on the keys that begin with it in braces.
+# Further commands of a queue, on its key and on the keys that begin with it in braces; HKEYS: of start URLs.
 QUEUE_COMMANDS = (
     "DEL",
     "HGETALL",
+    "HKEYS",
     "HLEN",
     "HSCAN",
     "PERSIST",

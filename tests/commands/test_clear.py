@@ -52,9 +52,9 @@ def fill(client: redis.Redis, key: str) -> None:
     BloomFilter(client, key, **SMALL).add_many(ITEMS)
 
 
-def crawl(client: redis.Redis, key: str) -> LiveWorker:
+def crawl(client: redis.Redis, key: str, filter_key: str = "") -> LiveWorker:
     """A crawl with two waiting requests, one leased and one failed request, one dead letter and one worker."""
-    worker = LiveWorker(client, f"{key}:queue", key)
+    worker = LiveWorker(client, f"{key}:queue", filter_key or key)
     worker.push(*(f"request {number}".encode() for number in range(4)))
     failed, _ = worker.take(2)
     worker.end(failed.member, Outcome.FAILED)
@@ -66,15 +66,13 @@ def test_nothing_is_deleted_without_yes(client: redis.Redis, key: str, clear_it:
     """Without `--yes` the command lists the data, deletes none and returns 1."""
     fill(client, key)
     bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_user("shop:requests")
     before = dumps(client, key)
     code, told = clear_it()
     assert (code, told["deleted"], told["key"]) == (1, False, key)
     (filter_,) = told["filters"]
     info = bloom.info()
     assert all(filter_[name] == getattr(info, name) for name in ("layers", "memory_bytes", "count"))
-    assert (filter_["kind"], filter_["users"], filter_["unfinished"]) == ("filter", ["shop:requests"], None)
-    assert [queue["key"] for queue in told["queues"]] == ["shop:requests"]
+    assert (filter_["kind"], filter_["unfinished"], told["queues"]) == ("filter", None, [])
     assert dumps(client, key) == before
     code, told = clear_it("--yes")
     assert (code, told["deleted"], keys_of(client, key)) == (0, True, set())
@@ -153,10 +151,6 @@ def test_other_queues(client: redis.Redis, key: str, clear_it: Clear) -> None:
     code, told = clear_it("--with-queue", "--yes")
     assert (code, "give --queue KEY" in told["error"]) == (2, True)
     assert client.get(f"{key}:queue") == b"a"
-    # The mark that scrapy-redis's scheduler leaves goes with the queue, even if nothing else is left of that.
-    client.delete(f"{key}:queue")
-    client.hset(QueueKeys(f"{key}:queue").crawl, "waiting", "-1")
-    assert (clear_it(*queue)[0], keys_of(client, key)) == (0, set())
 
 
 # The shown data, and the data at the time of the deletion.
@@ -212,28 +206,30 @@ def test_beside_a_worker(client: redis.Redis, key: str, clear_it: Clear) -> None
     assert b"a link" in client.zrange(f"{key}:queue", 0, -1)
 
 
-def test_another_user_of_the_filter(client: redis.Redis, key: str, clear_it: Clear) -> None:
-    """The queues that use the filter are shown, with a warning of their requests, and stay."""
-    crawl(client, key).leave()
-    other = LiveWorker(client, f"{key}:other", key, "other")
-    other.push(b"another request")
-    code, told = clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")
-    assert (code, told["filters"][0]["users"]) == (0, [f"{key}:other", f"{key}:queue"])
-    assert {queue["key"]: queue["goes"] for queue in told["queues"]} == {f"{key}:queue": True, f"{key}:other": False}
-    assert (client.exists(f"{key}:queue"), client.zcard(f"{key}:other")) == (0, 1)
+def test_a_shared_filter(client: redis.Redis, key: str, valkey: Server, tmp_path: Path) -> None:
+    """A filter that several spiders share is deleted by its key only; its spiders' names delete nothing."""
+    project = command.make_project(tmp_path, REDIS_URL=valkey.url, SCHEDULER_DUPEFILTER_KEY=key)
+    fill(client, key)
+    for further in ((), ("--with-queue",)):
+        said = command.run("clear", "shop", "--yes", *further, cwd=project)
+        assert (said.returncode, "spiders share this filter, and all of them would" in said.stderr) == (2, True)
+        assert f"give --key {key}" in said.stderr
+    assert client.exists(key)
+    assert command.run("clear", "--key", key, "--yes", cwd=project).returncode == 0
+    assert not client.exists(key)
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
     """The text names server, database, key and all data to delete, and warns of workers."""
-    keys = {"SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
+    keys = {"SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s", "SCHEDULER_QUEUE_KEY": f"{key}:queue"}
     cwd = command.make_project(tmp_path / "project", REDIS_URL=f"{valkey.url}/3", **keys)
     with valkey.client(db=3) as client:
-        crawl(client, key)
+        crawl(client, key, f"{key}:shop")
         said = command.run("clear", "shop", cwd=cwd)
         assert said.returncode == 1
         assert said.stdout.splitlines() == [
             f"server: 127.0.0.1:{valkey.port}, database 3",
-            f"key: {key}: a filter, 1 layer, 448 bytes, 4 requests, used by the queues {key}:queue",
+            f"key: {key}:shop: a filter, 1 layer, 448 bytes, 4 requests",
             f"queue: {key}:queue: kept; 2 pending requests, 1 leased, 1 dead letter, 1 failed request, 1 worker",
             "warning: the empty filter does not know the 3 requests of the kept queue: a further link to such a page "
             "fetches it again; --with-queue deletes the requests, too",

@@ -359,9 +359,9 @@ def test_lag(replica: dict[str, Any], level: Level) -> None:
 
 
 # The scripts of a crawl's filter and of its queue, and the commands that the package sends beside them.
-FILTER = ("filter", "call", "open", "allocate", "add", "forget", "contains", "clear", "user", "info")
+FILTER = ("filter", "call", "open", "allocate", "add", "forget", "contains", "info")
 QUEUE = ("queue", "join", "exchange", "heartbeat", "leave")
-SENT = ({"EVAL", "EVALSHA", "PTTL"}, {"HSCAN", "PING"})
+SENT = ({"EVAL", "EVALSHA", "PTTL"}, {"HKEYS", "HSCAN", "PING"})
 
 
 def called_by(scripts: tuple[str, ...]) -> set[str]:

@@ -37,13 +37,12 @@ def nothing(client: Any) -> None:
     """Leave the server as it is."""
 
 
-def fill(count: int, key: str = KEY, queue: str = QUEUE, **parameters: Any) -> Callable[[Any], None]:
+def fill(count: int, key: str = KEY, **parameters: Any) -> Callable[[Any], None]:
     """Return a function that creates the crawl's filter with `count` requests."""
 
     def prepare(client: Any) -> None:
         bloom = BloomFilter(client, key, fingerprint=SCHEME, **parameters)
         bloom.add_many([f"{number}" for number in range(count)])
-        bloom.add_user(queue)
 
     return prepare
 
@@ -52,7 +51,7 @@ def at_work(client: Any, count: int = 1) -> None:
     """Create queues of MessagePack requests, a live worker with leases, and failed requests for the next run."""
     share = FilterParameters().of_partition(count).capacity
     for queue, key in partition_keys(QUEUE, KEY, count):
-        fill(500, key, queue, capacity=share)(client)
+        fill(500, key, capacity=share)(client)
         client.zadd(queue, {dumps({"url": f"http://localhost/{number}"}): 0 for number in range(1000)})
         register(client, queue, key, "ShopSpider")
         client.hset(QueueKeys(queue).crawl, "partitions", count)

@@ -62,7 +62,7 @@ def local(spider: str = "shop", settings: dict[str, Any] = OURS, **changed: Any)
 
 
 ITEMS: dict[str, Any] = {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
-KEPT: dict[str, Any] = {**ITEMS, "BLOOMFILTER_RETRY_FAILED": True, "BLOOMFILTER_FAILED_ITEMS": True}
+KEPT: dict[str, Any] = {**ITEMS, "BLOOMFILTER_RETRY_FAILED": True}
 IN_SET = f"{SPIDERS}.InSet"
 MISTAKES = {
     "no add-on": unused(settings={}),

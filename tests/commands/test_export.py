@@ -12,7 +12,7 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
-from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.conftest import Say
 from tests.support import command
@@ -63,7 +63,7 @@ of_three_layers = pytest.mark.usefixtures("grown")
 
 def shards_of(client: redis.Redis, key: str) -> dict[str, Any]:
     """Return the bytes of each shard of a filter, by layer and number."""
-    found = stored.read(client, key)
+    found = read_filter(client, key)
     assert found is not None
     prefix = f"{{{key}}}:{found.id}:"
     names = [name for name in keys_at(client, key) if name.startswith(prefix)]
@@ -78,8 +78,7 @@ def unfinish(client: redis.Redis, key: str) -> None:
 
 @on_each_server
 def test_a_restored_filter_is_the_same(client: redis.Redis, key: str, path: Path, say: Say, grown: BloomFilter) -> None:
-    """A restored filter has the same bits, counts and forgotten items, another id, no users, and goes on."""
-    grown.add_user("somebody")
+    """A restored filter has the same bits, counts and forgotten items, another id, and goes on."""
     client.hset(key, "lost", 2)
     assert all(grown.forget_many(ITEMS[:3]))
     before = grown.contains_many(STRANGERS)
@@ -90,12 +89,11 @@ def test_a_restored_filter_is_the_same(client: redis.Redis, key: str, path: Path
     restored = moved(say, "restore", path, at=f"{key}:copy")
     assert (restored["layers"], restored["left_out"], restored["forgotten"]) == (3, 0, 3)
     assert (restored["count"], restored["written"]) == (exported["count"], exported["read"])
-    one, two = (stored.read(client, each) for each in (key, f"{key}:copy"))
+    one, two = (read_filter(client, each) for each in (key, f"{key}:copy"))
     assert one is not None
     assert two is not None
     assert one.id != two.id
     assert (one.secret, one.parameters) == (two.secret, two.parameters)
-    assert (one.info.users, two.info.users) == (("somebody",), ())
     assert (one.info.by_layer, one.info.lost_shards) == (two.info.by_layer, two.info.lost_shards)
     copied = shards_of(client, f"{key}:copy")
     original = shards_of(client, key)
@@ -299,7 +297,7 @@ def test_requests_that_stay_behind(client: redis.Redis, key: str, path: Path, sa
     ]
     for change, number in changes:
         change()
-        said = say("export", path, "--overwrite")[2]
+        said = say("export", path, "--overwrite", "--queue", keys.queue)[2]
         assert f"the filter knows {number} unfetched requests of the queue '{keys.queue}'" in said
 
 
@@ -418,12 +416,12 @@ def test_every_moment(client: redis.Redis, key: str, path: Path, say: Say, how: 
         try:
             moved(say, "restore", path, at=place, kind=moment.kind)
         except KilledError:
-            found = stored.read(client, place)
+            found = read_filter(client, place)
             if found is None or found.unfinished is not None:
                 assert found is not None or not keys_at(client, place)
                 moved(say, "restore", path, at=place)
         assert all(BloomFilter(client, place, **SMALL).contains_many(ITEMS))
-        found = stored.read(client, place)
+        found = read_filter(client, place)
         assert found is not None
         assert all(name == place or name.startswith(f"{{{place}}}:{found.id}:") for name in keys_at(client, place))
     assert moment.at > 12

@@ -18,7 +18,7 @@ from devtools.site import path_of, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli._requests import read_lines
 from scrapy_bloom.errors import ConfigError, WrongTypeError
-from scrapy_bloom.filter import stored
+from scrapy_bloom.filter.info import read_filter
 from tests.commands.conftest import Said, Say
 from tests.support import command, crawling
 from tests.support.imports import (
@@ -70,7 +70,7 @@ def assert_imported(client: redis.Redis, key: str, members: list[str]) -> None:
     """Assert that a filter has every member, beside the whole SET and no other key."""
     assert has_all(client, key, members)
     assert client.smembers(backup(key)) == {member.encode() for member in members}
-    found = stored.read(client, key)
+    found = read_filter(client, key)
     assert found is not None
     assert found.unfinished is None
     shards = {name for name in keys_of(client, key) - {key, backup(key)} if name.startswith(f"{{{key}}}:{found.id}:")}
@@ -203,7 +203,7 @@ def test_a_killed_import_begins_again(client: redis.Redis, key: str, tmp_path: P
     assert run(at=f"{key}:first")[0] == 0  # makes the scripts known
     with pytest.raises(KilledError):
         run(kind=faulty(at=12))
-    begun = stored.read(client, key)
+    begun = read_filter(client, key)
     assert begun is not None
     assert begun.info.count > 0
     code, _, err = run("--from-file", str(tmp_path / "urls"))

@@ -31,7 +31,6 @@ def fill(client: redis.Redis, key: str) -> BloomFilter:
     """Create a filter of two layers, a queue, and a worker with an old heartbeat."""
     bloom = BloomFilter(client, f"{key}:dupefilter", capacity=1000, error_rate=1e-12)
     bloom.add_many([f"{number}" for number in range(1500)])
-    bloom.add_user(f"{key}:requests")
     keys = QueueKeys(f"{key}:requests")
     client.zadd(keys.queue, {"a": 1, "b": 2})
     client.zadd(keys.dead_letters, {"c": 1})
@@ -43,14 +42,14 @@ def fill(client: redis.Redis, key: str) -> BloomFilter:
 
 
 def test_as_an_object(client: redis.Redis, key: str, say: Say) -> None:
-    """The names are those of `FilterInfo`; the queue is found by its reference to the filter."""
+    """The names are those of `FilterInfo`; the queue is named beside it."""
     bloom = fill(client, key)
     before = client.hgetall(f"{key}:dupefilter")
-    found, info = say("info", "--json", at=f"{key}:dupefilter").report, bloom.info()
+    found, info = say("info", "--json", "--queue", f"{key}:requests", at=f"{key}:dupefilter").report, bloom.info()
     for name in ("capacity", "error_rate", "layers", "shards", "bits", "hashes", "memory_bytes", "count"):
         assert found[name] == getattr(info, name)
     assert [layer["capacity"] for layer in found["by_layer"]] == [1000, 2000]
-    assert (found["users"], found["unfinished"], found["exists"]) == ([f"{key}:requests"], None, True)
+    assert (found["unfinished"], found["exists"]) == (None, True)
     assert (found["count"], found["age"], found["by_layer"][0]["created"]) == (1500, None, None)
     (queue,) = found["queues"]
     assert (queue["waiting"], queue["dead_letters"], queue["failed"], queue["has_losses"]) == (2, 1, 1, False)
@@ -64,7 +63,7 @@ def test_as_an_object(client: redis.Redis, key: str, say: Say) -> None:
 def test_for_people(client: redis.Redis, key: str, say: Say) -> None:
     """Each layer has a bar, and each worker the time since its heartbeat."""
     fill(client, key)
-    code, said, _ = say("info", at=f"{key}:dupefilter")
+    code, said, _ = say("info", "--queue", f"{key}:requests", at=f"{key}:dupefilter")
     assert code == 0
     assert re.search(r"^1 +\[#{20}\] ", said, re.MULTILINE)
     assert "holds         1,500 of 1,000 requests" in said
@@ -98,7 +97,8 @@ def test_prometheus(client: redis.Redis, key: str, say: Say) -> None:
     register(client, key, "worker-2", holds=8, contact=int(client.time()[0]))
     for name in ("worker-3", "worker-4"):
         register(client, key, name, holds=0, contact=1_700_000_000)
-    families = list(text_string_to_metric_families(say("info", "--prometheus", at=f"{key}:dupefilter").out))
+    of_queue = "--queue", keys.queue
+    families = list(text_string_to_metric_families(say("info", "--prometheus", *of_queue, at=f"{key}:dupefilter").out))
     assert {sample.labels["filter"] for family in families for sample in family.samples} == {f"{key}:dupefilter"}
     values = {family.name: family.samples[0].value for family in families}
     assert values == {
@@ -153,17 +153,17 @@ def test_no_filter(client: redis.Redis, key: str, say: Say) -> None:
 
 
 def test_losses(client: redis.Redis, key: str, say: Say) -> None:
-    """The loss of a queue with its requests is told at once, that of a shared queue cannot be."""
+    """The loss of a queue with its requests, or of some of them, is told at once."""
     fill(client, key)
-    keys, place = QueueKeys(f"{key}:requests"), f"{key}:dupefilter"
+    keys, place, at = QueueKeys(f"{key}:requests"), f"{key}:dupefilter", ("--queue", f"{key}:requests")
+    client.zrem(keys.queue, "a")
+    (queue,) = say("info", "--json", *at, at=place).report["queues"]
+    assert (queue["lost"], queue["has_losses"]) == (1, True)
     client.delete(keys.queue)
-    (queue,) = say("info", "--json", at=place).report["queues"]
-    assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (2, True, False)
-    client.hset(keys.crawl, mapping={"waiting": -1, "losses": 1, "lost": 7})
-    (queue,) = say("info", "--json", at=place).report["queues"]
-    assert (queue["lost"], queue["has_losses"], queue["is_shared"]) == (7, True, True)
-    said = say("info", at=place).out
-    assert "7 or more requests LOST, losses not detectable (shared with scrapy-redis's scheduler)" in said
+    client.hset(keys.crawl, mapping={"losses": 1, "lost": 5})
+    (queue,) = say("info", "--json", *at, at=place).report["queues"]
+    assert (queue["lost"], queue["has_losses"]) == (7, True)
+    assert "7 or more requests LOST" in say("info", *at, at=place).out
 
 
 def test_generations(client: redis.Redis, key: str, say: Say) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from scrapy_bloom import MemoryBloomFilter
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli.plan import COMPARED_ERROR_RATES, make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from tests.support import command
@@ -19,10 +20,10 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str, **settings: obj
 
 
 @pytest.mark.parametrize("expansion", [0, 2])
-def test_size(expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_size(client: redis.Redis, key: str, expansion: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The planned size is the real size."""
     plan = planned(capsys, "--capacity", "3e5", "--error-rate", "1e-4", "--expansion", str(expansion))
-    info = MemoryBloomFilter(capacity=300_000, error_rate=1e-4, expansion=expansion).info()
+    info = BloomFilter(client, key, capacity=300_000, error_rate=1e-4, expansion=expansion).info()
     names = ("capacity", "error_rate", "memory_bytes", "bits", "hashes", "shards", "layers")
     assert {name: plan[name] for name in names} == {name: getattr(info, name) for name in names}
     assert plan["set_memory_bytes"] == 80 * 300_000
@@ -40,10 +41,10 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
         assert printed["missed"] == missed
 
 
-def test_growth() -> None:
+def test_growth(client: redis.Redis, key: str) -> None:
     """The planned growth is that of a filter with as many items; with a TTL all layers that live at once count."""
     plan = make_plan(FilterParameters(500, 1e-3))
-    bloom = MemoryBloomFilter(capacity=500, error_rate=1e-3)
+    bloom = BloomFilter(client, key, capacity=500, error_rate=1e-3)
     bloom.add_many([f"{number}" for number in range(5000)])
     info, told = bloom.info(), plan["growth"][-1]
     assert (told["requests"], told["layers"], told["memory_bytes"]) == (5000, info.layers, info.memory_bytes)

@@ -42,7 +42,6 @@ def import_(client: redis.Redis, key: str, _: Path) -> tuple[list[str], Check]:
 def export_(client: redis.Redis, key: str, directory: Path) -> tuple[list[str], Check]:
     bloom = BloomFilter(client, key, **SMALL)
     bloom.add_many(items(300))
-    bloom.add_user(f"{key}:requests")
     client.zadd(f"{key}:requests", {"waits": 0})
     return [str(directory / "file")], (directory / "file").exists
 

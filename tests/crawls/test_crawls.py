@@ -22,7 +22,6 @@ from tests.support.waiting import until
 TROUBLES = {
     stats.RECOVERED,
     stats.DEAD_LETTERS,
-    stats.FORGOTTEN,
     stats.FAILED,
     stats.QUEUE_LOSSES,
     stats.UNSERIALIZABLE,

@@ -1,7 +1,4 @@
-"""Crawls with pages that fail: with BLOOMFILTER_RETRY_FAILED the next crawl fetches these, and no others.
-
-BloomScheduler keeps the requests; under others the filter forgets them.
-"""
+"""Crawls with pages that fail: with BLOOMFILTER_RETRY_FAILED the next crawl fetches these, and no others."""
 
 import random
 from collections import Counter
@@ -13,16 +10,11 @@ from tests.support import crawling
 from tests.support.extensions import HOOKS, Hooks, enabling
 from tests.support.outcomes import assert_ended_well
 from tests.support.pages import star
-from tests.support.scenario import FILTER_ALONE, OURS, Kind, Scene, scene
+from tests.support.scenario import FILTER_ALONE, OURS, SCRAPY, Kind, Scene, scene
 from tests.support.servers import Server
-from tests.support.spiders import failing, raising, unfiltered
+from tests.support.spiders import failing, unfiltered
 
-FORGETS: Kind = {"BLOOMFILTER_RETRY_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
-FORGOTTEN = "bloomfilter/forgotten"
-SCHEDULERS: dict[str, Kind] = {
-    "scrapy-redis": FILTER_ALONE,
-    "Scrapy": {"SCHEDULER": crawling.OWN_SCHEDULER, "DUPEFILTER_CLASS": crawling.BLOOM},
-}
+KEEPS: Kind = {"BLOOMFILTER_RETRY_FAILED": True, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
 
 # The answers of failed pages, and the pages whose callback raises, or whose middleware does.
 FAILED: dict[str, int | str | None] = {
@@ -48,46 +40,20 @@ def answers_of(played: Scene, name: str) -> set[str]:
 
 SITE = {"/": LINKED, **{path: [] for path in (*FAILED, *RAISING, *FINE, "/well")}}
 OWN_RETRY: Kind = {
-    **FORGETS,
+    **KEEPS,
     "DOWNLOADER_MIDDLEWARES": f'{{"{failing.__name__}.OwnRetry": 550, '
     '"scrapy.downloadermiddlewares.retry.RetryMiddleware": null}',
 }
 
 
-@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_failures_of_every_kind(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each failed page is fetched by the next crawl, with the pages that redirected to it; no other page is."""
-    with scene(SITE, tmp_path, valkey.url, key) as played:
-        played.spider = failing.__file__
-        played.site.answers = {**FAILED, **FINE}
-        first = played.crawl(kind, "first", FAILS=1, **OWN_RETRY)
-        played.site.answers = {path: answer for path, answer in FAILED.items() if isinstance(answer, str)}
-        second = played.crawl(kind, "second", FAILS=0, **OWN_RETRY)
-        third = played.crawl(kind, "third", FAILS=0, **OWN_RETRY)
-        asked = Counter(played.site.fetched)
-        of_second = {path: asked["second", path] for worker, path in asked if worker == "second"}
-        assert of_second == dict.fromkeys({"/", *FAILED, *RAISING}, 1)
-        assert answers_of(played, "third") == {"/"}
-        # Retries are no failures, and a failed page is not offered again at once.
-        assert (asked["first", "/refused"], asked["first", "/raises"]) == (2, 1)
-    assert first.stats[FORGOTTEN] == len(FAILED) + len(RAISING)
-    assert FORGOTTEN not in {*second.stats, *third.stats}
-    assert_ended_well(second, third)
-
-
-@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
-def test_pages_that_always_fail(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Failed pages that link to each other end the crawl.
-
-    A worker fetches each three times, and once more if it met a link before the third failure.
-    """
-    links = {"/": ["/a", "/b"], "/a": ["/b", "/c"], "/b": ["/c", "/a"], "/c": ["/a", "/b", "/c"]}
-    with scene(links, tmp_path, valkey.url, key) as played:
-        played.spider = raising.__file__
-        ended = [played.crawl(kind, name, **FORGETS) for name in ("first", "second")]
-        asked = Counter(played.site.fetched)
-        assert [each.stats["finish_reason"] for each in ended] == ["finished"] * 2
-        assert {asked[name, path] for name in ("first", "second") for path in ("/a", "/b", "/c")} <= {1, 2, 3, 4}
+@pytest.mark.parametrize("kind", [FILTER_ALONE, SCRAPY], ids=["scrapy-redis", "Scrapy"])
+def test_other_schedulers(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """Another scheduler keeps no failed page, so the setting is refused at the start."""
+    with scene(star(2), tmp_path, valkey.url, key) as played:
+        refused = played.crawl({**kind, "BLOOMFILTER_RETRY_FAILED": True})
+    assert refused.exit_code == crawling.REFUSED_EXIT_CODE
+    assert "BLOOMFILTER_RETRY_FAILED = True: only BloomScheduler obeys this setting" in refused.log
+    assert not played.site.fetched
 
 
 def failing_fifth(played: Scene) -> set[str]:
@@ -128,9 +94,9 @@ def test_failed_pages_outlive_a_finished_crawl(valkey: Server, key: str, tmp_pat
     """Without SCHEDULER_PERSIST, too, the next run fetches the kept pages, and no page twice."""
     with scene(star(40), tmp_path, valkey.url, key) as played:
         failing_fifth(played)
-        first = played.crawl({**OURS, **FORGETS, "SCHEDULER_PERSIST": False}, "first")
+        first = played.crawl({**OURS, **KEEPS, "SCHEDULER_PERSIST": False}, "first")
         played.site.answers = {}
-        second = played.crawl({**OURS, **FORGETS, "SCHEDULER_PERSIST": False}, "second")
+        second = played.crawl({**OURS, **KEEPS, "SCHEDULER_PERSIST": False}, "second")
         # The start URL has no slash.
         fetched = Counter(url.removeprefix(played.site.url) or "/" for url in second.fetched)
         assert fetched == dict.fromkeys(played.site.links, 1)
@@ -147,8 +113,8 @@ def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
         assert not client.exists(f"{{{key}:queue}}:failed")
         played.site.answers = {}
         second = played.crawl(settings, "second")
-        watched = played.crawl(settings, "watched", **FORGETS)
+        watched = played.crawl(settings, "watched", **KEEPS)
         assert answers_of(played, "second") == {"/"}
-    assert {FORGOTTEN, "bloomfilter/failed"}.isdisjoint(first.stats)
+    assert "bloomfilter/failed" not in first.stats
     assert (first.stats[HOOKS], watched.stats[HOOKS]) == (False, True)
     assert_ended_well(first, second)

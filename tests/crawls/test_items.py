@@ -16,7 +16,6 @@ from tests.support import pipelines
 from tests.support.outcomes import assert_ended_well, complaints_in, tell
 from tests.support.pages import star, tree
 from tests.support.scenario import (
-    FILTER_ALONE,
     LEASE,
     MIDDLE,
     OURS,
@@ -169,33 +168,28 @@ def test_redis_refuses_items(refusal: str, key: str, tmp_path: Path) -> None:
     assert_ended_well(second)
 
 
-SCHEDULERS: dict[str, Kind] = {"BloomScheduler": OURS, "scrapy-redis": FILTER_ALONE}
 FAILED = {"/page/2", "/page/5"}
 
 
-@pytest.mark.parametrize("kind", SCHEDULERS.values(), ids=SCHEDULERS)
-@pytest.mark.parametrize("counts", [True, False])
-def test_failed_items(kind: Kind, counts: bool, valkey: Server, key: str, tmp_path: Path) -> None:
-    """With BLOOMFILTER_FAILED_ITEMS the next crawl fetches the pages again whose items failed, and no others.
+@pytest.mark.parametrize("keeps", [True, False])
+def test_failed_items(keeps: bool, valkey: Server, key: str, tmp_path: Path) -> None:
+    """With BLOOMFILTER_RETRY_FAILED the next crawl fetches the pages again whose items failed, and no others.
 
     By default the pages count as done.
     """
-    keeps: Kind = {
-        "BLOOMFILTER_RETRY_FAILED": True,
-        "BLOOMFILTER_FAILED_ITEMS": counts,
+    settings: Kind = {
+        "BLOOMFILTER_RETRY_FAILED": keeps,
         "BLOOMFILTER_ALWAYS": r"//[^/]*$",  # the start page
         "SCHEDULER_PERSIST": True,
     }
     with scene(star(13), tmp_path, valkey.url, key) as played:
-        settings = storing_in(played, key, kind, piping(f"{pipelines.__name__}.FailingPipeline"), keeps)
+        settings = storing_in(played, key, OURS, piping(f"{pipelines.__name__}.FailingPipeline"), settings)
         first = played.crawl(settings, "first", FAILS=",".join(FAILED), ITEMS=3)
         before = len(played.site.fetched)
         played.crawl(settings, "second")
         again = {path for _, path in played.site.fetched[before:]}
-    assert again - {"/"} == (FAILED if counts else set())
+    assert again - {"/"} == (FAILED if keeps else set())
     # Only pages that count as done lose items.
-    assert ("FailingPipeline loses the items of an outage" in first.log) == (kind is OURS and not counts)
+    assert ("FailingPipeline loses the items of an outage" in first.log) == (not keeps)
     # Three items of a page are one failure.
-    assert "ignores links" not in first.log
-    stat = "bloomfilter/failed" if kind is OURS else "bloomfilter/forgotten"
-    assert first.stats.get(stat, 0) == (len(FAILED) if counts else 0)
+    assert first.stats.get("bloomfilter/failed", 0) == (len(FAILED) if keeps else 0)

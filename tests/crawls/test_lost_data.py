@@ -7,12 +7,14 @@ import pickle
 import re
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from devtools.crawl_process import LIMIT
 from devtools.site import Links
+from tests.support import crawling
 from tests.support.outcomes import (
     assert_cleared,
     assert_complete,
@@ -162,39 +164,98 @@ def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path:
     assert f"leased from it are gone since before this worker began, {waiting} of them known" in complaint
 
 
-def test_queue_is_shared_with_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Requests taken by a scrapy-redis scheduler on the same queue do not count as lost, and are warned of once."""
-    kind = {"SCHEDULER_PERSIST": True}
+@pytest.mark.parametrize("serializer", [None, "scrapy_bloom.serializers.json"])
+def test_switch_between_schedulers(serializer: str | None, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A stopped crawl goes on under scrapy-redis's scheduler, and under this one again: no page or loss is missed."""
+    kind: Kind = {"SCHEDULER_PERSIST": True, "SCHEDULER_SERIALIZER": serializer}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("stopped", {**KIND, **kind})
-        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
-        worker.wait()
-        assert client.zcard(f"{key}:queue")
-        assert_complete(played, played.crawl({**FILTER_ALONE, **kind}, "scrapy-redis"))
-        ended = played.crawl({**KIND, **kind}, "later")
+        for at, name, scheduler in ((20, "first", KIND), (60, "second", {**FILTER_ALONE}), (90, "third", KIND)):
+            worker = played.start(name, {**scheduler, **kind})
+            stop = partial(worker.process.send_signal, signal.SIGTERM)
+            played.moments.when(at, lambda _, stop=stop: stop())  # type: ignore[misc]
+            assert worker.wait().stats["finish_reason"] == "shutdown"
+            assert client.zcard(f"{key}:queue")
+        emptied = played.crawl({**FILTER_ALONE, **kind}, "fourth")
+        assert_complete(played, emptied)
+        ended = played.crawl({**KIND, **kind}, "fifth")
+        assert max(played.fetched.values()) == 1
     assert_ended_well(ended)
-    assert "lost" not in ended.log
-    assert ended.log.count(f"WARNING: Another client takes requests from the queue '{key}:queue'") == 1
+    assert all("are gone" not in played.log(name) for name in ("third", "fifth"))
+
+
+def test_a_worker_of_scrapy_redis_beside_ours(valkey: Server, key: str, tmp_path: Path) -> None:
+    """Requests that another scheduler takes meanwhile are reported as lost."""
+    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        ours = played.start("ours", KIND)
+        played.opened("ours")
+        played.start("theirs", FILTER_ALONE)
+        ended = ours.wait()
+    assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
+    assert "Or another client takes requests, such as a worker with scrapy-redis's scheduler" in ended.log
 
 
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A stopped spider's requests stay with the shared filter for the next start."""
+    """A stopped spider's requests stay with the shared filter for the next start; no end deletes the filter."""
+    shared: Kind = {**KIND, "SCHEDULER_DUPEFILTER_KEY": key}
     with valkey.client() as client, scene({**tree(PAGES), "/held": []}, tmp_path, valkey.url, key) as played:
         held, release = played.hold("/held")
-        user = played.start_at("/held", "user", KIND, SCHEDULER_QUEUE_KEY=f"{key}:other:queue")
+        user = played.start_at("/held", "user", shared, SCHEDULER_QUEUE_KEY=f"{key}:other:queue")
         assert held.wait(LIMIT)
-        stopped = played.start("stopped", KIND)
+        stopped = played.start("stopped", shared)
         played.moments.when(MIDDLE, lambda _: stopped.process.send_signal(signal.SIGTERM))
         ended = stopped.wait()
         waiting = client.zcard(f"{key}:queue")
         assert waiting
         (complaint,) = complaints_in(ended.log)
         assert re.search(rf"WARNING: {waiting} requests still wait in the queue '{key}:queue', and stay", complaint)
-        again = played.start("again", KIND)
+        assert ended.log.count(f"The filter at '{key}' is shared: ") == 1
+        again = played.start("again", shared)
         until(lambda: "/held" in played.missed and len(played.missed) == 1)
         release.set()
         assert_complete(played, user.wait(), again.wait())
-        assert keys_of(client, key) == set()
+        assert all(name == key or name.startswith(f"{{{key}}}:") for name in keys_of(client, key))
+        assert [field for field in client.hkeys(key) if field.startswith(b"queue:")] == []
+        assert (client.hget(key, "count"), played.twice) == (b"%d" % len(played.site.links), 0)
+
+
+@pytest.mark.parametrize("persist", [False, True])
+@every_scheduler
+def test_the_end_of_a_crawl_keeps_a_shared_filter(
+    kind: Kind, persist: bool, valkey: Server, key: str, tmp_path: Path
+) -> None:
+    """A finished crawl deletes its queue, and no shared filter; the next crawl fetches nothing."""
+    shared: Kind = {**kind, "SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_PERSIST": persist}
+    with valkey.client() as client, scene(star(5), tmp_path, valkey.url, key) as played:
+        assert_complete(played, played.crawl(shared, "first"))
+        assert not client.exists(f"{key}:queue")
+        played.crawl(shared, "second")
+        assert played.twice == 0
+    assert f"The filter at '{key}' is shared: SCHEDULER_DUPEFILTER_KEY has no %(spider)s in it" in played.log("first")
+
+
+@every_scheduler
+def test_a_flush_of_a_shared_filter(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A crawl that would delete a filter that others share is refused, and deletes nothing."""
+    shared: Kind = {**kind, "SCHEDULER_DUPEFILTER_KEY": key}
+    with valkey.client() as client, scene(star(5), tmp_path, valkey.url, key) as played:
+        assert_complete(played, played.crawl(shared, "first"))
+        refused = played.crawl(shared, "second", SCHEDULER_FLUSH_ON_START=True)
+        assert client.exists(key)
+        assert played.twice == 0
+    assert refused.exit_code == crawling.REFUSED_EXIT_CODE
+    assert f"SCHEDULER_FLUSH_ON_START = True and SCHEDULER_DUPEFILTER_KEY = '{key}'" in refused.log
+    assert f"scrapy bloom clear --key {key} --yes" in refused.log
+
+
+def test_a_stop_under_scrapy_redis_tells_what_its_end_deletes(valkey: Server, key: str, tmp_path: Path) -> None:
+    """scrapy-redis's scheduler deletes the waiting requests of a stopped crawl, which a shared filter calls seen."""
+    shared: Kind = {**FILTER_ALONE, "SCHEDULER_DUPEFILTER_KEY": key}
+    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
+        worker = played.start("stopped", shared)
+        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
+        ended = worker.wait()
+        assert (client.exists(key), client.exists(f"{key}:queue")) == (1, 0)
+    assert "are deleted, and the shared filter calls them seen: their pages are missed" in ended.log
 
 
 # The filter is deleted, evicted or replaced half-way: no page is missed.

@@ -10,7 +10,7 @@ import pytest
 
 from devtools.crawl_process import Crawl
 from scrapy_bloom.queue.keys import partition_keys, tagged
-from tests.crawls.test_failed_pages import FORGETS
+from tests.crawls.test_failed_pages import KEEPS
 from tests.crawls.test_items import WAITING, stored, storing_in
 from tests.support.clusters import running_cluster
 from tests.support.outcomes import assert_ended_well, complaints_in
@@ -86,7 +86,7 @@ def test_lost_while_no_worker_runs(index: int, valkey: Server, key: str, tmp_pat
 
 def test_stopped_and_resumed(valkey: Server, key: str, tmp_path: Path) -> None:
     """A stopped crawl goes on with its number of partitions alone; the next run fetches failed pages, or all."""
-    settings: Kind = {**PARTED, **FORGETS}
+    settings: Kind = {**PARTED, **KEEPS}
     with valkey.client() as client, scene(star(PAGES), tmp_path, valkey.url, key) as played:
         pages = dict.fromkeys(played.site.links, 1)
         asked: dict[str, Counter[str]] = {}

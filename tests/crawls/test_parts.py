@@ -75,15 +75,16 @@ def test_two_projects(other: str, valkey: Server, key: str, tmp_path: Path) -> N
 
 
 def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Two crawls with one queue each and a common filter: the last one to finish deletes the filter."""
+    """Two crawls with one queue each and a common filter: each deletes its queue, and none the filter."""
     # Below the held page are links to all pages that the other crawl has fetched.
     pages = tree(PAGES)
     links = {**pages, "/page/5": ["/page/1", "/page/3", "/page/4"]}
+    shared: Kind = {**OURS, "SCHEDULER_DUPEFILTER_KEY": key}
     with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
         held, release = played.hold("/page/5")
-        last = played.start_at("/page/5", "last", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:last")
+        last = played.start_at("/page/5", "last", shared, SCHEDULER_QUEUE_KEY=f"{key}:queue:last")
         assert held.wait(LIMIT)
-        first = played.start_at("/page/1", "first", OURS, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait()
+        first = played.start_at("/page/1", "first", shared, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait()
         left = keys_of(client, key)
         release.set()
         ended = last.wait()
@@ -92,7 +93,8 @@ def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -
         assert [each for each in left if f"{key}:queue:first" in each] == []
         assert played.fetched["/page/1"] == 1
         assert played.twice == 0
-        assert keys_of(client, key) == set()
+        assert [each for each in keys_of(client, key) if f"{key}:queue" in each] == []
+        assert client.exists(key)
     assert_ended_well(first, ended)
 
 

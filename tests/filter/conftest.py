@@ -1,4 +1,4 @@
-"""Fixtures: filters over each kind of server and connection, and in memory."""
+"""Fixtures: filters over each kind of server and connection."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom.filter.base import BaseBloomFilter
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.filter.memory import MemoryBloomFilter
 
-Make = Callable[..., BaseBloomFilter]
+Make = Callable[..., BloomFilter]
 
-CONNECTIONS: dict[str, tuple[str, dict[str, Any]] | None] = {
-    "memory": None,
+CONNECTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "valkey": ("valkey", {}),
     "redis": ("redis", {"protocol": 2}),
     "redis-resp3-decoded": ("redis", {"protocol": 3, "decode_responses": True}),
@@ -23,12 +20,8 @@ CONNECTIONS: dict[str, tuple[str, dict[str, Any]] | None] = {
 
 @pytest.fixture(params=CONNECTIONS)
 def make(request: pytest.FixtureRequest, make_client: Callable[..., redis.Redis], key: str) -> Iterator[Make]:
-    """Makes filters that share only their data; a filter in memory is alone."""
-    connection = CONNECTIONS[request.param]
-    if connection is None:
-        yield MemoryBloomFilter
-        return
-    kind, options = connection
+    """Makes filters that share only their data."""
+    kind, options = CONNECTIONS[request.param]
 
     def make(**arguments: Any) -> BloomFilter:
         return BloomFilter(make_client(kind, **options), key, **arguments)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, ConfigError, MemoryBloomFilter
+from scrapy_bloom import BloomFilter, ConfigError
 from tests.support.servers import Server
 
 SURROGATE = "https://example.com/\ud800"
@@ -23,32 +23,32 @@ def test_a_flush_that_is_no_bool(client: redis.Redis, key: str, flush: Any) -> N
     assert "kept" not in BloomFilter(client, key, capacity=1000, flush=True)
 
 
-BATCHES: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
-    "add_many": MemoryBloomFilter.add_many,
-    "contains_many": MemoryBloomFilter.contains_many,
-    "forget_many": MemoryBloomFilter.forget_many,
+BATCHES: dict[str, Callable[[BloomFilter, Any], Any]] = {
+    "add_many": BloomFilter.add_many,
+    "contains_many": BloomFilter.contains_many,
+    "forget_many": BloomFilter.forget_many,
 }
 
 
 @pytest.mark.parametrize("text", ["http://example.com/", b"http://example.com/"])
 @pytest.mark.parametrize("use", BATCHES)
-def test_an_item_in_the_place_of_a_batch(use: str, text: str | bytes) -> None:
+def test_an_item_in_the_place_of_a_batch(client: redis.Redis, key: str, use: str, text: str | bytes) -> None:
     """A string is not taken for a batch of its letters."""
-    bloom = MemoryBloomFilter()
+    bloom = BloomFilter(client, key)
     with pytest.raises(TypeError, match=re.escape(f"items = {text!r}: must be a list")):
         BATCHES[use](bloom, text)
     assert bloom.counters.added == 0
 
 
-ITEMS: dict[str, Callable[[MemoryBloomFilter, Any], Any]] = {
-    "add": MemoryBloomFilter.add,
-    "is_cached": MemoryBloomFilter.is_cached,
-    "in": MemoryBloomFilter.__contains__,
-    "forget": MemoryBloomFilter.forget,
+ITEMS: dict[str, Callable[[BloomFilter, Any], Any]] = {
+    "add": BloomFilter.add,
+    "is_cached": BloomFilter.is_cached,
+    "in": BloomFilter.__contains__,
+    "forget": BloomFilter.forget,
 }
 
 
-def use_in_batch(name: str) -> Callable[[MemoryBloomFilter, Any], Any]:
+def use_in_batch(name: str) -> Callable[[BloomFilter, Any], Any]:
     return lambda bloom, item: BATCHES[name](bloom, ["a", item])
 
 
@@ -57,18 +57,18 @@ ITEMS.update({name: use_in_batch(name) for name in BATCHES})
 
 @pytest.mark.parametrize("item", [["a"], {"a": 1}, 5, None, bytearray(b"a")])
 @pytest.mark.parametrize("use", ITEMS)
-def test_an_item_that_is_none(use: str, item: Any) -> None:
+def test_an_item_that_is_none(client: redis.Redis, key: str, use: str, item: Any) -> None:
     """Each method refuses an item of a wrong type in the same words."""
-    bloom = MemoryBloomFilter()
+    bloom = BloomFilter(client, key)
     with pytest.raises(TypeError, match=re.escape(f"{item!r}: an item must be str or bytes")):
         ITEMS[use](bloom, item)
     assert bloom.counters.added == 0
 
 
 @pytest.mark.parametrize("use", ITEMS)
-def test_an_item_that_utf_8_cannot_encode(use: str) -> None:
+def test_an_item_that_utf_8_cannot_encode(client: redis.Redis, key: str, use: str) -> None:
     """Half of a surrogate pair is refused by name, and no item of its batch is added."""
-    bloom = MemoryBloomFilter()
+    bloom = BloomFilter(client, key)
     with pytest.raises(ConfigError, match=r"ud800': an item must be text that UTF-8 can encode"):
         ITEMS[use](bloom, SURROGATE)
     assert bloom.counters.added == 0

@@ -1,12 +1,12 @@
-"""The filter's behaviour, the same over every server, protocol and type of reply, and in memory."""
+"""The filter's behaviour, the same over every server, protocol and type of reply."""
 
 import hypothesis.strategies as st
 import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 
-from scrapy_bloom import BloomFilter, MemoryBloomFilter
-from scrapy_bloom.filter.base import BaseBloomFilter
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.filter.parameters import FilterParameters
 from tests.filter.conftest import CONNECTIONS, Make
 from tests.support.selection import long_unless
 
@@ -102,12 +102,12 @@ def test_growth(make: Make, expansion: int) -> None:
     assert new == 350 or expansion == 0
 
 
-@pytest.mark.parametrize("make", long_unless(lambda name: name in ("memory", "valkey"), CONNECTIONS), indirect=True)
+@pytest.mark.parametrize("make", long_unless(lambda name: name == "valkey", CONNECTIONS), indirect=True)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(calls=CALLS)
 def test_it_answers_as_a_set(make: Make, calls: list[tuple[str, list[str]]]) -> None:
     """Any calls of two filters on the same key get the answers of one set."""
-    both = _two(make)
+    both = [make(capacity=10, error_rate=1e-12) for _ in range(2)]
     known: set[str] = set()
     for number, (name, items) in enumerate(calls):
         bloom = both[number % len(both)]
@@ -129,23 +129,17 @@ def test_it_answers_as_a_set(make: Make, calls: list[tuple[str, list[str]]]) -> 
     both[0].clear()
 
 
-def _two(make: Make) -> list[BaseBloomFilter]:
-    first = make(capacity=10, error_rate=1e-12)
-    return [first] if make.__name__ != "make" else [first, make(capacity=10, error_rate=1e-12)]
-
-
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    capacity=st.integers(1, 100),
-    error_rate=st.floats(1e-9, 0.9),
-    expansion=st.integers(0, 4),
+    parameters=st.builds(FilterParameters, st.integers(1, 100), st.floats(1e-9, 0.9), st.integers(0, 4)),
     items=st.lists(st.binary(), max_size=200),
 )
-def test_no_false_negative_ever(capacity: int, error_rate: float, expansion: int, items: list[bytes]) -> None:
+def test_no_false_negative_ever(
+    client: redis.Redis, key: str, parameters: FilterParameters, items: list[bytes]
+) -> None:
     """Every added item is in the filter, even far beyond its capacity, with all parameters."""
-    bloom = MemoryBloomFilter(capacity=capacity, error_rate=error_rate, expansion=expansion, cache_size=0)
+    bloom = BloomFilter.with_parameters(client, key, parameters, cache_size=0, flush=True)
     for item in items:
         bloom.add(item)
-        assert item in bloom
     assert all(bloom.contains_many(items))
     assert not any(bloom.add_many(items))

@@ -65,11 +65,3 @@ def test_delete_leaves_nothing(run: Run, client: redis.Redis, key: str) -> None:
 def test_another_filter_is_not_opened(run: Run) -> None:
     """A filter with another id counts as none."""
     assert run("return filter.open(KEYS[1], 'other') == nil and 1") == 1
-
-
-def test_users_are_counted_once(run: Run) -> None:
-    """The last of the users is told so; a name counts once."""
-    add, remove = "filter.add_user(KEYS[1], ARGV[1])", "return filter.remove_user(KEYS[1], ARGV[1]) and 1 or 0"
-    for user in ("one", "one", "other"):
-        run(add, user)
-    assert [run(remove, user) for user in ("unknown", "one", "one", "other")] == [0, 0, 0, 1]

@@ -35,7 +35,6 @@ def test_a_lost_shard(client: redis.Redis, key: str, caplog: pytest.LogCaptureFi
 def test_a_lost_filter(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture, is_replaced: bool) -> None:
     """Without its hash a filter is lost: the cache is emptied, and a new one leaves nothing of the old one."""
     bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_user("crawl")
     bloom.add_many(ITEMS)
     before = shards(client, key)
     client.unlink(key)
@@ -47,7 +46,6 @@ def test_a_lost_filter(client: redis.Redis, key: str, caplog: pytest.LogCaptureF
     assert bloom.add_many(ITEMS) == [not is_replaced] + [True] * 499
     assert bloom.counters.losses == 1
     assert any("was replaced" in record.getMessage() for record in caplog.records)
-    assert client.hget(key, "users") == b"1"
     if not is_replaced:
         assert not set(before) & set(shards(client, key))
 
@@ -152,25 +150,9 @@ def test_other_parameters(client: Any, key: str) -> None:
     assert "ttl = None here, 100.0 in" in str(caught.value)
     assert "fingerprint = 'bytes' here, 'sha1'" in str(caught.value)
     assert "hash" not in str(caught.value)
-    client.hset(key, "parameters", client.hget(key, "parameters").replace(b'"format": 4', b'"format": 5'))
+    client.hset(key, "parameters", client.hget(key, "parameters").replace(b'"format": 1', b'"format": 2'))
     with pytest.raises(MismatchError, match="upgrade scrapy-bloom"):
         BloomFilter(client, key, capacity=1000, error_rate=1e-3, ttl=100, fingerprint="sha1")
-
-
-def test_users_keep_a_filter(client: redis.Redis, key: str) -> None:
-    """The last user's end deletes the filter with all of its keys; the next addition begins another one."""
-    bloom = BloomFilter(client, key, **SMALL)
-    bloom.add_many(ITEMS)
-    for user in ("shop", "news", "news"):
-        bloom.add_user(user)
-    assert not bloom.remove_user("shop")
-    assert not bloom.remove_user("unknown")
-    assert not bloom.add("item 1")
-    assert bloom.remove_user("news")
-    assert shards(client, key) == []
-    assert not client.exists(key)
-    assert bloom.add("item 1")
-    assert bloom.counters.losses == 0
 
 
 def test_memory_of_an_item(client: redis.Redis, key: str) -> None:

@@ -4,14 +4,14 @@ import itertools
 import math
 
 import pytest
+import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.base import BaseBloomFilter
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.filter.memory import MemoryBloomFilter
-from tests.support.servers import Server
+from scrapy_bloom.filter.parameters import FilterParameters
+from tests.filter.test_ttl import advance
 
 ASKED = 30_000
 
@@ -21,7 +21,7 @@ def within(found: int, asked: int, rate: float) -> bool:
     return found <= asked * rate + 5 * math.sqrt(asked * rate)
 
 
-def assert_promise(bloom: BaseBloomFilter, error_rate: float, capacity: int, times: int) -> None:
+def assert_promise(bloom: BloomFilter, error_rate: float, capacity: int, times: int) -> None:
     """Fill a filter to the brim, and assert that few enough of new items are called seen."""
     number = 0
     while bloom.counters.added < capacity * times:
@@ -38,27 +38,26 @@ def assert_promise(bloom: BaseBloomFilter, error_rate: float, capacity: int, tim
 
 
 @pytest.mark.parametrize(
-    ("error_rate", "capacity", "times", "expansion"),
-    [(1e-2, 5_000, 1, 2), (1e-3, 5_000, 7, 2), (1e-1, 500, 12, 1), (1e-2, 10, 100, 2), (1e-3, 10_000, 1, 0)],
+    ("parameters", "times"),
+    [
+        (FilterParameters(5_000, 1e-2, 2), 1),
+        (FilterParameters(5_000, 1e-3, 2), 7),
+        (FilterParameters(500, 1e-1, 1), 12),
+        (FilterParameters(10, 1e-2, 2), 100),
+        (FilterParameters(10_000, 1e-3, 0), 1),
+    ],
 )
-def test_the_promise_is_kept_in_memory(error_rate: float, capacity: int, times: int, expansion: int) -> None:
+def test_the_promise_is_kept(client: redis.Redis, key: str, parameters: FilterParameters, times: int) -> None:
     """A full filter of one layer or several calls at most the promised share of new items seen."""
-    bloom = MemoryBloomFilter(capacity=capacity, error_rate=error_rate, expansion=expansion, cache_size=0)
-    assert_promise(bloom, error_rate, capacity, times)
+    bloom = BloomFilter.with_parameters(client, key, parameters, cache_size=0)
+    assert_promise(bloom, parameters.error_rate, parameters.capacity, times)
 
 
-def test_the_promise_is_kept(valkey: Server, key: str) -> None:
-    """So does one on a server."""
-    with valkey.client() as client:
-        assert_promise(BloomFilter(client, key, capacity=2_000, error_rate=1e-2, cache_size=0), 1e-2, 2_000, 7)
-
-
-def test_generations_keep_the_promise_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generations_keep_the_promise_together(client: redis.Redis, key: str) -> None:
     """With a TTL, seven generations live at once at most, and all together keep the rate."""
-    bloom = MemoryBloomFilter(capacity=5_000, error_rate=1e-2, ttl=100, cache_size=0)
-    now = bloom._runtime.monotonic()
+    bloom = BloomFilter(client, key, capacity=5_000, error_rate=1e-2, ttl=100, cache_size=0)
     for generation in range(12):
-        monkeypatch.setattr(type(bloom._runtime), "monotonic", staticmethod(lambda at=now + 20.5 * generation: at))
+        advance(client, key, 20.5)
         bloom.add_many([f"{generation} {each}" for each in range(1_000)])
     assert bloom.info().layers >= 6
     wrong = sum(bloom.contains_many([f"out {each}" for each in range(ASKED)]))

@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, MemoryBloomFilter, MismatchError
+from scrapy_bloom import BloomFilter, MismatchError
 from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.filter.memory import _bits
+from scrapy_bloom.filter.sizing import LayerSize
 
 VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"
 
 
-def links_that_hide(bloom: MemoryBloomFilter, victim: str) -> list[str]:
+def bits_of(bloom: BloomFilter, size: LayerSize, link: str) -> set[tuple[int, int, int]]:
+    """Return the block and the bits of an item, as `filter.lua` has them."""
+    item = digest(link.encode(), bloom._secret)
+    block = int.from_bytes(item[:6], "big") * size.blocks >> 48
+    return {(block, item[i], item[i + 1] % 8) for i in range(8, 8 + 2 * size.hashes, 2)}
+
+
+def links_that_hide(bloom: BloomFilter, victim: str) -> list[str]:
     """Return links of another site that cover a page's bits, found offline with the filter's secret."""
-    layer = bloom._layers[0]
-    uncovered = set(_bits(layer, digest(victim.encode(), bloom._secret)))
+    size = bloom.parameters.sizes()[0]
+    uncovered = bits_of(bloom, size, victim)
     links = []
     for number in itertools.count():
         link = f"https://evil.example/a{number}"
-        bits = set(_bits(layer, digest(link.encode(), bloom._secret)))
+        bits = bits_of(bloom, size, link)
         # At most one at a time: the links are new then, and are fetched.
         if bits & uncovered:
             uncovered -= bits
@@ -31,11 +38,9 @@ def links_that_hide(bloom: MemoryBloomFilter, victim: str) -> list[str]:
     raise AssertionError
 
 
-def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next() -> None:
+def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next(client: redis.Redis, key: str) -> None:
     """About fifteen foreign links hide a page in one filter, and in no other."""
-    attacked, other = (MemoryBloomFilter(capacity=1000, cache_size=0) for _ in range(2))
-    for bloom in (attacked, other):
-        bloom.add("the first")
+    attacked, other = (BloomFilter(client, f"{key}:{n}", capacity=1000, cache_size=0) for n in range(2))
     links = links_that_hide(attacked, VICTIM)
     assert len(links) <= 20
     for bloom in (attacked, other):

@@ -8,9 +8,7 @@ import pytest
 import redis
 
 from scrapy_bloom._runtime import Runtime
-from scrapy_bloom.filter.base import BaseBloomFilter
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.filter.memory import MemoryBloomFilter
 from tests.support.servers import KINDS, Server, expires_at
 
 TTL = 100.0
@@ -40,16 +38,11 @@ def advance(client: Any, key: str, seconds: float) -> None:
 Advance = Callable[[float], None]
 
 
-@pytest.fixture(params=["memory", *KINDS])
+@pytest.fixture(params=KINDS)
 def moving(
-    request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[BaseBloomFilter, Advance]]:
-    """A filter in memory or on a server, and a function that lets time pass for it."""
-    if request.param == "memory":
-        clock = Clock()
-        monkeypatch.setattr(MemoryBloomFilter, "_runtime", clock)
-        yield MemoryBloomFilter(capacity=1000, ttl=TTL), lambda seconds: setattr(clock, "now", clock.now + seconds)
-        return
+    request: pytest.FixtureRequest, servers: Callable[[str], Server], key: str
+) -> Iterator[tuple[BloomFilter, Advance]]:
+    """A filter on a server, and a function that lets time pass for it."""
     with servers(request.param).client() as client:
         bloom = BloomFilter(client, key, capacity=1000, ttl=TTL, cache_size=0)
         yield bloom, lambda seconds: advance(client, key, seconds)
@@ -58,14 +51,14 @@ def moving(
 
 
 @pytest.mark.parametrize("offset", [0.0, 10.0, 19.9, 20.0, 33.3])
-def test_an_item_is_remembered_for_the_ttl(moving: tuple[BaseBloomFilter, Advance], offset: float) -> None:
+def test_an_item_is_remembered_for_the_ttl(moving: tuple[BloomFilter, Advance], offset: float) -> None:
     """An item added at any time of a generation is forgotten after 1 to 1.25 times the TTL; at most 7 layers live."""
     bloom, advance = moving
     bloom.add("first")
     advance(offset)
     assert bloom.add("a")
-    # On a server, time passes between the calls, too.
-    waited, step, extra = (0.0, 0.5, 0.0) if isinstance(bloom, MemoryBloomFilter) else (0.0, 2.5, 1.0)
+    # Time passes between the calls, too.
+    waited, step, extra = 0.0, 2.5, 1.0
     while not bloom.add("a"):
         advance(step)
         waited += step
@@ -75,7 +68,7 @@ def test_an_item_is_remembered_for_the_ttl(moving: tuple[BaseBloomFilter, Advanc
     assert bloom.counters.losses == 0
 
 
-def test_a_forgotten_item_is_remembered_for_a_whole_ttl(moving: tuple[BaseBloomFilter, Advance]) -> None:
+def test_a_forgotten_item_is_remembered_for_a_whole_ttl(moving: tuple[BloomFilter, Advance]) -> None:
     """A forgotten item that is added again lives as long as a new one, though older layers hold its bits."""
     bloom, advance = moving
     bloom.add("a")
@@ -147,18 +140,3 @@ def test_expiry_is_no_loss(client: redis.Redis, key: str, monkeypatch: pytest.Mo
     clock.now += 151
     assert bloom.add("a")
     assert bloom.counters.losses == 0
-
-
-def test_forgotten_items_end_with_their_layer(client: redis.Redis, key: str) -> None:
-    """A forgotten item that is not added again leaves the hash with the layer that held it; others stay."""
-    bloom = BloomFilter(client, key, capacity=500, ttl=TTL, cache_size=0)
-    bloom.add_many(["a", "b"])
-    bloom.forget("a")
-    advance(client, key, 100)
-    bloom.add_many(["c", "d"])
-    bloom.forget("c")
-    advance(client, key, 30)
-    bloom.add("another")
-    assert client.hget(key, "forgotten") == b"1"
-    assert sum(len(name) == 17 for name in client.hkeys(key)) == 1
-    assert bloom.add_many(["a", "c", "d"]) == [True, True, False]

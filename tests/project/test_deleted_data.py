@@ -50,8 +50,9 @@ class Crawl:
 
 def flush(server: Server, crawl: Crawl) -> None:
     """Start a worker with SCHEDULER_FLUSH_ON_START, and stop it."""
-    keys = {"SCHEDULER_DUPEFILTER_KEY": crawl.filter, "SCHEDULER_QUEUE_KEY": crawl.queue}
-    crawler = start({**crawl_settings(server.url, ""), **keys, "SCHEDULER_FLUSH_ON_START": True})
+    keys = {"SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter", "SCHEDULER_QUEUE_KEY": crawl.queue}
+    settings = {**crawl_settings(server.url, ""), **keys, "SCHEDULER_FLUSH_ON_START": True}
+    crawler = start(settings, crawl.filter.removesuffix(":dupefilter"))
     scheduler = BloomScheduler.from_crawler(crawler)
     scheduler.open(crawler.spider)
     scheduler.close("finished")

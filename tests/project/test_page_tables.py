@@ -17,7 +17,7 @@ from scrapy_bloom.cli.info import METRICS
 from scrapy_bloom.monitoring import stats
 from scrapy_bloom.options import OPTIONS
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
-from scrapy_bloom.settings import FAILED_ITEMS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
+from scrapy_bloom.settings import RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
@@ -40,7 +40,7 @@ def test_settings() -> None:
 def test_settings_of_failed_pages() -> None:
     """The settings of failed pages have a row each, with their defaults."""
     rows = {row[0].strip("`"): row[1].strip("`") for row in table("docs/settings.md", "Pages that failed")}
-    assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES, FAILED_ITEMS)
+    assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES)
     read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
     assert read == BloomSettings()
 

@@ -92,7 +92,7 @@ def test_end_over_a_cluster(opened: Opened, key: str) -> None:
 
 def test_refused_start(valkey: Server, watching: redis.Redis, key: str) -> None:
     """A dupefilter that refuses to start closes its connections."""
-    watching.sadd(f"{{{key}}}:filter", "a fingerprint")
+    watching.sadd(f"{{{key}}}:shop", "a fingerprint")
     with pytest.raises(WrongTypeError) as refusal:
         BloomRFPDupeFilter.from_crawler(start({**crawl_settings(valkey.url, key), **named(key)}))
     until(lambda: number_of(watching, key) == 0)
@@ -210,7 +210,7 @@ def test_kinds(place: Place, opened: Callable[..., BloomScheduler], key: str) ->
         for _ in range(1 + number % 2):
             scheduler.enqueue_request(Request(url))
     assert sorted(request.url for request in iter(scheduler.next_request, None)) == sorted(urls)
-    assert {"filter", "queue"} <= {each.split(":")[0] for each in keys_at(place, key)}
+    assert {"shop", "queue"} <= {each.split(":")[0] for each in keys_at(place, key)}
     scheduler.close("shutdown")
     end(scheduler.spider.crawler, "shutdown")
     assert keys_at(place, key) == set()

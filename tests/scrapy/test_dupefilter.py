@@ -217,7 +217,7 @@ def test_foreign_hash(client: redis.Redis, server: Server, key: str, field: str)
     assert seen(build(server, key, SCHEDULER_FLUSH_ON_START=True), 1, 1) == [False, True]
 
 
-@every_way
+@by_crawler
 def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.Redis, key: str, way: Way) -> None:
     """With SCHEDULER_FLUSH_ON_START a filter of other parameters is replaced with all its layers."""
     seen(build(server, key, BLOOMFILTER_CAPACITY=20), *range(100))

@@ -42,7 +42,7 @@ def test_connection(server: Server, key: str, db: int, settings: Callable[[Serve
     with server.client(db=db) as client:
         assert len(keys_of(client, key)) > 2
         second.filter.close()
-        first.close("finished")
+        first.clear()
         assert keys_of(client, key) == []
 
 

@@ -62,7 +62,8 @@ def test_other_names_are_not(
 ) -> None:
     """A name that merely shares a prefix with the other is accepted; bytes are like their text."""
     queue, name = (key + part for part in names)
-    scheduler = opened(scheduler_class, **named(queue, name.encode()))
+    # With an attribute of the spider, so that the end of the crawl deletes the filter.
+    scheduler = opened(scheduler_class, spider_name=name, **named(queue, b"%(spider)s"))
     with valkey.client() as client:
         assert name in keys_of(client, key)
         scheduler.close("finished")

@@ -1,18 +1,15 @@
 """A crawl's stats and log lines about its filter: at the start, at the end, and on likely mistakes."""
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy import Request, signals
-from scrapy.http.request import NO_CALLBACK
 
 from devtools.round_trips import counting
-from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, FilterInfo
-from scrapy_bloom.filter.describe import Counters
+from scrapy_bloom import BloomRFPDupeFilter, FilterInfo
+from scrapy_bloom.filter.info import Counters
 from scrapy_bloom.monitoring.stats import _FIELDS
 from tests.support.dupefilters import BY_CRAWLER, KEY, Way, by_crawler, crawler_of, page, said, seen
 from tests.support.in_process import end
@@ -32,15 +29,6 @@ class Run:
         for number in numbers:
             if self.dupefilter.request_seen(page(number)):
                 self.dupefilter.log(page(number), self.crawler.spider)
-
-    def tell(self, *, is_alone: bool) -> None:
-        """Tell the report about other workers, as BloomScheduler does at its end."""
-        assert self.dupefilter.report is not None
-        self.dupefilter.report.end(is_alone=is_alone, is_deleted=False)
-
-    def send(self, signal: object, request: Request, **further: object) -> None:
-        """Send a signal of the engine about a request."""
-        self.crawler.signals.send_catch_log(signal, request=request, spider=self.crawler.spider, **further)
 
     def stat(self, name: str) -> Any:
         """Return the value of a stat."""
@@ -151,24 +139,6 @@ def test_start(begin: Begin, key: str, caplog: pytest.LogCaptureFixture) -> None
     assert "SCHEDULER_FLUSH_ON_START = True" in hint
 
 
-def test_begun_anew_beside_others(
-    begin: Begin, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a flush, concurrent additions by others are not logged as an earlier crawl's requests."""
-    others, report = begin(), BloomFilter.info
-
-    def add_and_report(bloom: BloomFilter) -> FilterInfo:
-        monkeypatch.undo()
-        others.meet(*range(100))
-        return report(bloom)
-
-    monkeypatch.setattr(BloomFilter, "info", add_and_report)
-    caplog.clear()
-    begin(SCHEDULER_FLUSH_ON_START=True)
-    assert "it holds" in caplog.text
-    assert "not fetched again" not in caplog.text
-
-
 def test_summary(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     """The end logs the numbers of new requests, of repeats, and of repeats that cost a round trip."""
     begin().meet(*range(30))
@@ -183,92 +153,6 @@ def test_summary(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     assert "0.0 MB" not in line
     assert said(caplog) == []
     assert run.stat("dupefilter/filtered") == 45
-
-
-def again(begin: Begin, *numbers: int, **settings: object) -> Run:
-    """Return a crawl over an earlier crawl's filter, which has seen these requests."""
-    begin(**settings).meet(*range(100))
-    run = begin(**settings)
-    run.meet(*numbers)
-    return run
-
-
-def said_of_nothing(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Return level and text of the lines that report a crawl without a fetch."""
-    records = [(record.levelname, record.getMessage()) for record in caplog.records]
-    return [(level, text) for level, text in records if re.search("nothing (was|new was) fetched", text)]
-
-
-@pytest.mark.parametrize(("is_alone", "level"), [(True, "WARNING"), (None, "INFO")])
-def test_nothing_fetched(
-    is_alone: bool | None, level: str, begin: Begin, key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A crawl whose requests were all known logs it, as a warning if it knows that it is alone."""
-    run = again(begin, 1, 2, 2)
-    if is_alone:
-        run.tell(is_alone=True)
-    finish(run, caplog)
-    ((found, text),) = said_of_nothing(caplog)
-    assert found == level
-    assert text.startswith(f"All 3 start requests that went through the filter at {key!r} were known to it")
-
-
-PAST_THE_FILTER = {
-    "a start page": Request("https://example.com/", dont_filter=True),
-    "robots.txt, or an image of a pipeline": Request("https://example.com/robots.txt", callback=NO_CALLBACK),
-}
-
-
-@pytest.mark.parametrize("ttl", [None, 3600])
-@pytest.mark.parametrize("what", PAST_THE_FILTER)
-def test_nothing_new_fetched(
-    what: str, ttl: int | None, begin: Begin, key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A crawl that fetched only requests past the filter logs it, too."""
-    run = again(begin, 1, 2, 2, BLOOMFILTER_TTL=ttl)
-    run.tell(is_alone=True)
-    run.send(signals.request_reached_downloader, PAST_THE_FILTER[what])
-    finish(run, caplog)
-    (text,) = [text for text in said(caplog) if "nothing new" in text]
-    assert text.startswith(f"All 3 requests that went through the filter at {key!r} were known to it when this process")
-    assert "only requests with dont_filter=True" in text
-    assert "SCHEDULER_FLUSH_ON_START = True" in text
-    assert ("BLOOMFILTER_TTL = 3600 keeps a request" in text) == (ttl is not None)
-
-
-def others_add(run: Run) -> None:
-    """Another process adds to the filter meanwhile."""
-    server, key = run.dupefilter.server, run.dupefilter.key
-    BloomFilter(server, key, capacity=1000, fingerprint="scrapy-redis").add_many(["a", "b", "c"])
-
-
-BUSY: dict[str, Callable[[Run], object]] = {
-    "something is new": lambda run: run.meet(100),
-    "an earlier worker's request is fetched": lambda run: run.send(signals.request_reached_downloader, page(1)),
-    "a cache has a page": lambda run: run.send(signals.response_received, page(1), response=None),
-    "others add": others_add,
-    "others were there": lambda run: run.tell(is_alone=False),
-}
-
-
-@pytest.mark.parametrize("what", BUSY)
-def test_something_happened(what: str, begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
-    """No such line is logged if the crawl fetched a page, or other workers used the filter."""
-    run = again(begin, 1, 2)
-    BUSY[what](run)
-    finish(run, caplog)
-    assert said_of_nothing(caplog) == []
-
-
-def test_nothing_was_asked_for(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl without requests, a stopped one, or the worker that starts a crawl logs no such line."""
-    first, second = begin(), begin()
-    first.meet(1)
-    second.meet(1)
-    end(second.crawler)
-    end(again(begin).crawler)
-    end(again(begin, 1).crawler, "shutdown")
-    assert said_of_nothing(caplog) == []
 
 
 def fill(run: Run, error_rate: float) -> int:
@@ -299,7 +183,8 @@ def test_not_too_full(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     fill(nearly_full, 0.005)
     finish(nearly_full, caplog)
     assert said(caplog) == []
-    grown = begin(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01, SCHEDULER_FLUSH_ON_START=True)
+    nearly_full.dupefilter.clear()
+    grown = begin(BLOOMFILTER_CAPACITY=100, BLOOMFILTER_ERROR_RATE=0.01)
     grown.meet(*range(400))
     finish(grown, caplog)
     assert said(caplog) == []

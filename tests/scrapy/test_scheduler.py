@@ -308,31 +308,6 @@ def test_percent_signs_that_mean_nothing(setting: str, template: str, opened: Op
         opened(**{setting: template})
 
 
-@pytest.mark.parametrize("left", ["nothing", "a worker", "a request"])
-def test_nothing_fetched_beside_others(left: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """No advice to start afresh if other workers queued the start request.
-
-    Nor for a worker that finds only unreadable requests of an earlier crawl.
-    """
-    first = opened(SCHEDULER_PERSIST=True)
-    first.enqueue_request(page())
-    first._delivery.deliver()
-    assert len(taken_from(first)) == 1
-    if left == "a request":
-        first.server.zadd(first.queue_keys.queue, {b"nothing that a worker reads": 0})
-    if left != "a worker":
-        first.close("finished")
-    second = opened(SCHEDULER_PERSIST=True)
-    if left == "a worker":
-        first.close("finished")
-    second.enqueue_request(page())
-    second._delivery.deliver()
-    assert taken_from(second) == []
-    second.close("finished")
-    end(second.spider.crawler)
-    assert ("nothing was fetched" in caplog.text) == (left == "nothing")
-
-
 def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: str) -> None:
     """A request queued while the last worker ends stays, and so does the filter."""
     scheduler = opened()
@@ -344,7 +319,7 @@ def test_request_of_a_producer_at_the_end(opened: Opened, valkey: Server, key: s
     scheduler.close("finished")
     with valkey.client() as client:
         assert client.zrange(scheduler.queue_keys.queue, 0, -1) == [member]
-        assert client.exists(f"{{{key}}}:filter")
+        assert client.exists(f"{{{key}}}:shop")
     assert names(taken_from(opened())) == ["late"]
 
 

@@ -137,21 +137,6 @@ def test_flush_at_a_start(opened: Opened, partitions: int, monkeypatch: pytest.M
     assert sorted(number for worker in workers for number in fetched_by(worker)) == [*PAGES]
 
 
-def test_flush_of_a_shared_filter(opened: Opened, key: str) -> None:
-    """A spider that starts over and finishes does not delete the filter that another spider goes on using."""
-    beside = {"SCHEDULER_QUEUE_KEY": f"{{{key}}}:other"}
-    other = opened(**beside)
-    enqueue(other)
-    assert fetched_by(other) == [*PAGES]
-    new = opened(SCHEDULER_FLUSH_ON_START=True)
-    enqueue(other, range(100, 101))
-    assert fetched_by(other) == [100]
-    new.close("finished")
-    another = opened(**beside)
-    enqueue(another, range(100, 101))
-    assert fetched_by(another) == []
-
-
 @pytest.mark.parametrize("call", ["flush", "request_seen", "push", "pop", "clear"])
 def test_calls_beside_the_script_are_refused(opened: Opened, call: str) -> None:
     """A subclass that changes queue or filter itself ends its crawl with an error that says what to do."""

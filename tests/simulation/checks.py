@@ -28,9 +28,7 @@ def check_consistency(world: "World") -> None:
             if values[_HELD] != len(leased := places.leased(queue, name)):
                 world.found("leases", f"{name} holds {values[_HELD]}, and has leased {sorted(leased)}")
             waiting |= leased
-        # A flush deletes the filter of other queues, too.
-        is_known_all = not world.plan.ttl and (world.plan.spiders == 1 or not world.plan.has("flush"))
-        filtered = waiting - world.site.unfiltered if is_known_all else set()
+        filtered = set() if world.plan.ttl else waiting - world.site.unfiltered
         unknown = [page for page in sorted(filtered) if not places.is_known(b"%d" % page)]
         if unknown:
             world.found("filter", f"{queue}: the filter does not know {unknown}")
@@ -70,6 +68,6 @@ def check_end(world: "World") -> None:
     missed = world.found_pages - set(world.fetched) - world.exempt - places.kept()
     if missed:
         world.found("missed", f"{sorted(missed)} were never fetched")
-    left = places.left_keys()
+    left = places.left_keys(is_shared=world.plan.spiders > 1)
     if left and not world.has_evicted:
         world.found("left", ", ".join(left))

@@ -42,7 +42,7 @@ MISTAKES = {
     "a dead worker's leases are dropped": Mistake("kill", 2, wrong={"move(STEM .. 'leases:' .. worker, QUEUE)": ""}),
     "leases are not counted": Mistake("double", 7, wrong={"if missing ~= 0 then note_loss": "if false then note_loss"}),
     "a queue that vanished is not noticed": Mistake(
-        "evict", 15, wrong={"if crawl.waiting == 0 then note_loss(audited)": "if false then"}
+        "evict", 15, wrong={"if crawl.waiting < noted[3] then": "if false then"}
     ),
     "a rejoin is no worker for a moment": Mistake("mixed", 272, wrong={"works = before.works": "works = 0"}),
     "a rejoin forgets lost leases": Mistake("double", 7, wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}),
@@ -51,7 +51,7 @@ MISTAKES = {
         "stop", 10, wrong={"my.since = NOW end": "my.since = 0 end"}
     ),
     "the first queue to end deletes the filter": Mistake(
-        "shared", 2, wrong={"return (call('HGET', key, 'users') or 0) + 0 <= 0": "return true"}
+        "shared", 2, wrong={"if is_shared then call": "if false then call"}
     ),
     "a first death makes a dead letter": Mistake("poison", 325, wrong={"elseif member == suspect and": "elseif"}),
     "a suspect without its name fails an exchange": Mistake(
@@ -61,9 +61,6 @@ MISTAKES = {
     "pages whose links another partition lost are acknowledged": Mistake("loss/2", 4, mistakes.TaintsNoOthers),
     "a partition is joined again without the first one": Mistake("double/2", 39, mistakes.RejoinsUnconfirmed),
     "reliances are not compared": Mistake("absent/5", 7, mistakes.ComparesNothing),
-    "a later crawl is replaced before the first partition has answered": Mistake(
-        "shared-double/2", 665630365, mistakes.TakesAnyReplyForConsent
-    ),
     "pages that led to forgotten local requests are acknowledged": Mistake("local/2", 10, mistakes.ForgetsLocalAlone),
     "a late flush deletes requests of the new crawl": Mistake(
         "flush/5",

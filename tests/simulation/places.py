@@ -5,7 +5,7 @@ from typing import Any
 from zlib import crc32
 
 from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.scripts import Script
@@ -102,13 +102,19 @@ class Places:
         links = {target for page in leases for target, _ in self._site.links[page]}
         return leases | {page for page in links - there - self.held_by_all() if not self.is_known(b"%d" % page)}
 
-    def left_keys(self) -> list[str]:
+    def left_keys(self, *, is_shared: bool = False) -> list[str]:
         data = self._server.data
         keys = [QueueKeys(queue) for queue, _ in self.keys]
         # These outlive a crawl.
         kept = {name.encode() for each in keys for name in (each.failed, each.dead_letters, each.deliveries)}
         # A late join leaves keys that expire.
-        return [key.decode() for key in data._values if key not in kept and key not in data._expiries]
+        left = [key.decode() for key in data._values if key not in kept and key not in data._expiries]
+        if is_shared:
+            of_filters = tuple(stem for name in self.filters for stem in (name, tagged(name)))
+            fields = [field.decode() for name in self.filters for field in self.call("HKEYS", name)]
+            left = [key for key in left if not key.startswith(of_filters)]
+            left += [field for field in fields if field.startswith("queue:")]
+        return left
 
 
 def offered(call: Call) -> int:

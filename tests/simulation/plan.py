@@ -14,7 +14,7 @@ _SECONDS = {
     "slow": (2.0, 8.0),
 }
 _OUTAGES = ("refused", "hanging", "frozen", "loading")
-_LOSSES = ("flushall", "rollback", "evict", "flush")
+_LOSSES = ("flushall", "rollback", "evict")
 _OF_PROCESSES = ("stop", "kill", "kill for good", "term")
 
 
@@ -262,13 +262,13 @@ _KINDS: dict[str, Draw] = {
     "rollback": _with("rollback"),
     "evict": _with("evict"),
     "absent": _absent,
-    "double": _with(*_LOSSES, "evict", *_OF_PROCESSES, "outage", number=2, is_lossy=True),
+    "double": _with(*_LOSSES, "flush", "evict", *_OF_PROCESSES, "outage", number=2, is_lossy=True),
     "flush": _flush,
     "poison": _poison,
     "failed": _failed,
     "ttl": _ttl,
     "local": _local(_with("outage", *_OF_PROCESSES, "lossy", number=3, is_lossy=True)),
-    "local-loss": _local(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
+    "local-loss": _local(_with(*_LOSSES, "flush", "evict", *_OF_PROCESSES, is_lossy=True)),
     "shared": _shared(_with("outage", *_OF_PROCESSES)),
     "shared-double": _shared(_with(*_LOSSES, "evict", *_OF_PROCESSES, is_lossy=True)),
 }

@@ -76,6 +76,7 @@ class Process:
             batch=plan.batch,
             max_deliveries=plan.max_deliveries,
             flush=flush,
+            is_shared=plan.spiders > 1,
         )
         part._max_bytes = plan.max_bytes
         return part
@@ -138,7 +139,7 @@ class Process:
     def terminate(self) -> None:
         """End as by SIGTERM."""
         if self._mode == "finished":
-            self._mode = "stopped"
+            self._mode = "keep" if self.world.plan.spiders > 1 else "stopped"
         self.call_later(0, self._close)
 
     def _main(self) -> None:

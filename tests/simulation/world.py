@@ -250,8 +250,7 @@ class World:
 
     def _note_flush(self, queue: str) -> None:
         self.log(f"FLUSHED {queue}")
-        # A worker of another spider finds its filter lost: its page may be fetched as often as after an eviction.
-        self.hits += self.plan.spiders
+        self.hits += 1
         self._begin_generation(queue)
 
     def _note_join(self, queue: str, crawl: bytes, origin: bytes, filter_id: bytes) -> None:
@@ -359,8 +358,8 @@ class World:
             last = [process.how for process in self.processes if process.spider == spider][-1]
             for queue, name in keys_of(spider, self.plan.partitions):
                 keys = QueueKeys(queue)
-                users = self.places.call("HEXISTS", name, f"user:{keys.queue}")
-                is_left = users or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
+                is_used = self.places.call("HEXISTS", name, f"queue:{keys.queue}")
+                is_left = is_used or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
                 if is_left or last in ("killed", "gave up"):
                     return spider
         return None

@@ -17,9 +17,15 @@ OWN_SCHEDULER = "scrapy.core.scheduler.Scheduler"
 
 
 def begin(
-    name: str, start: str, directory: Path, settings: dict[str, object], spider: str = links.__file__
+    name: str,
+    start: str,
+    directory: Path,
+    settings: dict[str, object],
+    spider: str = links.__file__,
+    *,
+    key: str = "key",
 ) -> CrawlProcess:
-    """Start a worker with its name as its user agent; `spider` is the spider's file."""
+    """Start a worker with its name as its user agent; `spider` is the spider's file, and `key` an attribute of it."""
     defaults = {
         "USER_AGENT": name,
         "TELNETCONSOLE_ENABLED": False,
@@ -29,7 +35,7 @@ def begin(
         "CONCURRENT_ITEMS": 10,
     }
     # The settings of a project around the checkout are not ours.
-    job = Job(("runspider", spider), {"start": start}, {**defaults, **settings}, {"SCRAPY_PROJECT": ""})
+    job = Job(("runspider", spider), {"start": start, "key": key}, {**defaults, **settings}, {"SCRAPY_PROJECT": ""})
     return CrawlProcess(name, job, directory, launch=forked.start)
 
 

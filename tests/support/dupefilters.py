@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
+from scrapy.settings import BaseSettings, Settings
 
 from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.in_process import start
@@ -23,15 +24,24 @@ BY_CRAWLER: dict[str, Way] = {
 }
 WAYS: dict[str, Way] = {
     **BY_CRAWLER,
-    "from_settings": lambda crawler: BloomRFPDupeFilter.from_settings(crawler.settings),
+    "from_settings": lambda crawler: BloomRFPDupeFilter.from_settings(with_key(crawler.settings, crawler.spider.key)),
 }
 by_crawler = pytest.mark.parametrize("way", BY_CRAWLER.values(), ids=BY_CRAWLER)
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
+def with_key(settings: BaseSettings, key: str | None) -> BaseSettings:
+    """Return settings that name the filter's key itself, and so a shared filter."""
+    return Settings({**settings, KEY: key})
+
+
 def crawler_of(server: Server, *, spider_name: str = "shop", **settings: Any) -> Any:
-    """A real crawler with a spider, as it is when its scheduler is opened."""
-    return start({"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings}, spider_name)
+    """A real crawler with a spider, as it is when its scheduler is opened. Its key is an attribute of the spider."""
+    key = settings.pop(KEY, None)
+    given = {"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings, **({KEY: "%(key)s"} if key else {})}
+    crawler = start(given, spider_name)
+    crawler.spider.key = key
+    return crawler
 
 
 def build(server: Server, key: str, **settings: Any) -> BloomRFPDupeFilter:

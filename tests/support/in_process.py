@@ -52,7 +52,8 @@ def crawl_settings(url: str, key: str) -> dict[str, Any]:
         "DUPEFILTER_CLASS": crawling.BLOOM,
         "REDIS_URL": url,
         "SCHEDULER_QUEUE_KEY": f"{{{key}}}:queue",
-        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:filter",
+        # With the spider's name, so that the end of a crawl deletes the filter.
+        "SCHEDULER_DUPEFILTER_KEY": f"{{{key}}}:%(spider)s",
         "BLOOMFILTER_CAPACITY": 1000,
         "BLOOMFILTER_ERROR_RATE": 1e-12,
     }

@@ -65,12 +65,13 @@ asyncio_first = pytest.mark.parametrize(
 class Scene:
     """A site and crawls of it that share a queue and a filter; `spider` is a file."""
 
-    def __init__(self, site: Site, moments: Moments, directory: Path, settings: dict[str, object]) -> None:
+    def __init__(self, site: Site, moments: Moments, directory: Path, key: str, settings: dict[str, object]) -> None:
         self.site = site
         self.moments = moments
         self.workers: list[CrawlProcess] = []
         self.spider = links_spider.__file__
         self._directory = directory
+        self._key = key
         self._settings = settings
 
     @property
@@ -93,7 +94,7 @@ class Scene:
     def keys(self) -> set[str]:
         """The stored keys of the crawls."""
         with redis.Redis.from_url(str(self._settings["REDIS_URL"])) as client:
-            return keys_of(client, str(self._settings["SCHEDULER_DUPEFILTER_KEY"]))
+            return keys_of(client, self._key)
 
     def start(self, name: str, kind: Kind, **settings: object) -> CrawlProcess:
         """Start a worker."""
@@ -103,7 +104,7 @@ class Scene:
         """Start a worker at the page with this path; None removes a setting."""
         given = {**self._settings, **kind, **settings}
         settings = {setting: value for setting, value in given.items() if value is not None}
-        worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider)
+        worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider, key=self._key)
         self.workers.append(worker)
         return worker
 
@@ -155,7 +156,8 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
     """A site to crawl; remaining workers are killed at the end."""
     settings = {
         "REDIS_URL": server_url,
-        "SCHEDULER_DUPEFILTER_KEY": key,
+        # With an attribute of the spider, so that the end of a crawl deletes the filter.
+        "SCHEDULER_DUPEFILTER_KEY": "%(key)s",
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
         "BLOOMFILTER_CAPACITY": 1000,
         # A missing page was lost, not taken for seen.
@@ -163,7 +165,7 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
     }
     with serving(links) as site:
         site.before = moments = Moments(delay)
-        played = Scene(site, moments, directory, settings)
+        played = Scene(site, moments, directory, key, settings)
         try:
             yield played
             moments.check()

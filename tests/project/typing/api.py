@@ -23,7 +23,6 @@ from scrapy_bloom import (
     ConfigError,
     FilterInfo,
     LayerInfo,
-    MemoryBloomFilter,
     MismatchError,
     RedisCrawlSpider,
     RedisPipeline,
@@ -53,12 +52,6 @@ def filter_in_redis(client: redis.Redis, cluster: RedisCluster) -> BloomFilter:
     assert_type(BloomFilter.with_parameters(client, "shop:copy", seen.parameters), BloomFilter)
     assert_type(seen.clear(), None)
     return BloomFilter(cluster, b"shop:other", fingerprint="sku", cache_size=0, retry_timeout=0)
-
-
-def filter_in_memory() -> bool:
-    seen = MemoryBloomFilter(capacity=1000, error_rate=0.01, expansion=0, ttl=None)
-    assert_type(seen.info().memory_bytes, int)
-    return seen.add("a")
 
 
 def filter_of_a_crawl(settings: BaseSettings, spider: Spider, client: redis.Redis) -> None:
@@ -133,7 +126,7 @@ def refused(client: redis.Redis) -> None:
     BloomFilter(client, "key", 1000)  # type: ignore[call-arg]
     BloomFilter(client, 7)  # type: ignore[arg-type]
     BloomFilter("redis://localhost", "key")  # type: ignore[arg-type]
-    MemoryBloomFilter(ttl="1h")  # type: ignore[arg-type]
-    MemoryBloomFilter().add(7)  # type: ignore[arg-type]
-    MemoryBloomFilter().info().layers = 2  # type: ignore[misc]
+    BloomFilter(client, "key", ttl="1h")  # type: ignore[arg-type]
+    BloomFilter(client, "key").add(7)  # type: ignore[arg-type]
+    BloomFilter(client, "key").info().layers = 2  # type: ignore[misc]
     _ = scrapy_bloom.BloomFilters  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scrapy_bloom.queue.partitioned import PartitionedWorker, Waiting
-from scrapy_bloom.queue.values import Call, Entry, IndexedCall, Offer, Outcome, Page, Phase, Trouble
+from scrapy_bloom.queue.values import Call, Entry, IndexedCall, Offer, Outcome, Page, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, one, scripts, spare, two
 from tests.queue.search.world import Scenario
@@ -201,16 +201,6 @@ class RejoinsUnconfirmed(PartitionedWorker):
         return ended
 
 
-class TakesAnyReplyForConsent(PartitionedWorker):
-    """Takes each reply of the first partition for its answer: an allocation, or a call before the question."""
-
-    def receive(self, reply: Any, index: int) -> list[tuple[Offer, bool]]:
-        ended = super().receive(reply, index)
-        if index == 0 and self.parts[0].phase is not Phase.JOIN:
-            self._to_confirm.clear()
-        return ended
-
-
 class StartsSuspectsBesideOthers(PartitionedWorker):
     def _must_wait(self, part: Worker) -> bool:  # noqa: ARG002
         return False
@@ -350,7 +340,7 @@ MISTAKES = {
     ),
     "deleted although requests wait": Mistake(
         Scenario(((1,), (), ()), ((0,), (2,), (0,)), 1, ("crash",), late=(1,), spare=(2,)),
-        texts={"leave": ("is_due = is_due and crawl.waiting + held == 0", "is_due = is_due")},
+        texts={"leave": ("is_due = is_due and crawl.waiting + held == 0", "")},
         walks=0,
     ),
     "finished without contact of the others": Mistake(two(SMALL, 1, ("crash",)), FinishesAlone, walks=0),
@@ -361,7 +351,7 @@ MISTAKES = {
         Scenario(((2,), (), ()), ((0,), (1,))), texts={"exchange": ("r.busy == 0 and ", "")}, seed=2
     ),
     "no audit": Mistake(
-        SCENARIOS["lost the queue"], texts={"all": ("if crawl.waiting == 0 then note_loss(audited)", "if false then")}
+        SCENARIOS["lost the queue"], texts={"all": ("if crawl.waiting < noted[3] then", "if false then")}
     ),
     "leases are not counted": Mistake(
         SCENARIOS["lost leases"],
@@ -393,15 +383,9 @@ MISTAKES = {
         ),
         texts={"exchange": ("return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries", "return false")},
     ),
-    "the filter's id is not compared": Mistake(
-        Scenario(((), (2, 3), (), (2,)), ((2,), (1,), ()), anew=(2,), spider=(0, 1, 0), most=3),
-        texts={"exchange": ("filter.open(FILTER, ARGV[4])", "filter.open(FILTER)")},
-    ),
     "the filter is deleted under another spider": Mistake(
         Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)),
-        texts={
-            "leave": ("if filter.remove_user(FILTER, QUEUE) then", "if filter.remove_user(FILTER, QUEUE) or true then")
-        },
+        texts={"leave": ("if is_shared then call", "if false then call")},
     ),
     "leases of another worker are not returned": Mistake(
         SCENARIOS["unfiltered, equal, two at once"],

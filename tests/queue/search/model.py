@@ -86,6 +86,7 @@ class Model:
             batch=s.batch,
             max_deliveries=s.max_deliveries,
             flush=flush,
+            is_shared=bool(s.spider),
         )
 
     def fingerprint_of(self, member: bytes) -> bytes | None:

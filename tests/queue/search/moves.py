@@ -134,7 +134,8 @@ class Crawl:
             yield from self._engine(state, now, w, member)
         if worker.is_idle and (worker.may_finish or worker.is_stopping) and not worker._leaves_as:
             after = Now(self.model, state)
-            after.worker(w).leave("keep" if s.persist else "stopped" if worker.is_stopping else "finished")
+            keeps = s.persist or (s.spider and worker.is_stopping)  # a stopped crawl with a shared filter stays
+            after.worker(w).leave("keep" if keeps else "stopped" if worker.is_stopping else "finished")
             yield Move(_text(f"w{w} decides to leave"), after.freeze())
 
     def _crash(self, state: State, w: int, cost: int) -> State:

@@ -141,9 +141,8 @@ SCENARIOS = {
     "two spiders": Scenario(((1,), (3,), (3,), ()), ((0,), (2,), (0,)), late=(2,), spider=(0, 1, 0)),
     "two spiders, and another": pair(1, LOST),
     "two spiders, one stopped": pair(stop=(0,)),
-    "two spiders, one flushes": Scenario(((2,), (2,), ()), ((0,), (1,), (0,)), anew=(2,), spider=(0, 1, 0), most=3),
-    "two spiders, one flushes, links later": Scenario(
-        ((2,), (2, 3), (), (2,)), ((0,), (1,), ()), anew=(2,), spider=(0, 1, 0), most=3
+    "two spiders, lost the filter": Scenario(
+        ((2,), (2, 3), (), (2,)), ((0,), (1,), ()), 1, ("filter",), spare=(2,), spider=(0, 1, 0), most=3
     ),
     **{
         f"partitions, {name}": replace(scenario, partitions=2)

@@ -14,8 +14,8 @@ class LinksSpider(scrapy.Spider):
 
     name = "links"
 
-    def __init__(self, start: str) -> None:
-        super().__init__()
+    def __init__(self, start: str, **attributes: str) -> None:
+        super().__init__(**attributes)
         self._start = start
         self._site = urljoin(start, ".")
 

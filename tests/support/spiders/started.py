@@ -26,8 +26,8 @@ class FedSpider(Spider):
     name = "started"
     next_requests: Callable[[], Iterator[Request]]
 
-    def __init__(self, start: str) -> None:
-        super().__init__()
+    def __init__(self, start: str, **attributes: str) -> None:
+        super().__init__(**attributes)
         self._site = start
         self._idle_since = int(time.time())
 

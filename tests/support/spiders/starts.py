@@ -14,8 +14,8 @@ class StartsSpider(scrapy.Spider):
 
     name = "starts"
 
-    def __init__(self, start: str) -> None:
-        super().__init__()
+    def __init__(self, start: str, **attributes: str) -> None:
+        super().__init__(**attributes)
         self._start = start
         self._has_begun = asyncio.Event()
 

@@ -1,0 +1,302 @@
+"""Read and describe a stored filter, without its parameters and without changing it; and count a process's work."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from redis.client import NEVER_DECODE
+
+from scrapy_bloom._format import as_text
+from scrapy_bloom.errors import START_ANEW, WrongTypeError
+from scrapy_bloom.filter import sizing
+from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.sizing import LayerSize
+from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.server_info import is_cluster
+
+_INFO, _PLACES = Script("info", "filter"), Script("places", "filter")
+OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """The size of a layer, and its items.
+
+    Attributes:
+        capacity: items for which it is sized.
+        error_rate: share of new items reported as seen at that number, from 0 to 1.
+        shards: strings with its bits.
+        bits: bits of all shards together (m).
+        hashes: bits set by an item (k).
+        memory_bytes: bytes that the server allocates for all shards.
+        fill_ratio: expected share of ones among its bits, from 0 to 1.
+        count: items that were new when they were added.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
+        created: Unix time in seconds; 0 in a filter without a TTL.
+
+    Example:
+        >>> bloom = BloomFilter(client, "pages", capacity=1000, error_rate=1e-3)
+        >>> layer = bloom.info().by_layer[0]
+        >>> layer.capacity, layer.count, layer.fill_ratio
+        (1000, 0, 0.0)
+        >>> bloom.clear()
+    """
+
+    capacity: int
+    error_rate: float
+    shards: int
+    bits: int
+    hashes: int
+    memory_bytes: int
+    fill_ratio: float
+    count: int
+    current_error_rate: float
+    created: float
+
+
+@dataclass(frozen=True)
+class FilterInfo:
+    """The promise and the size of a filter, and its items.
+
+    Attributes:
+        capacity: items for which it was sized.
+        error_rate: promised share of new items reported as seen over the whole filter, from 0 to 1.
+        layers: number of layers.
+        shards: strings of all layers.
+        lost_shards: shards that were lost and replaced since the filter was created.
+        forgotten: items that are forgotten and were not added again.
+        bits: bits of all layers.
+        hashes: bits set by an item in the newest layer.
+        memory_bytes: bytes that the server allocates for all layers.
+        fill_ratio: expected share of ones among all bits, from 0 to 1.
+        count: items that were new when they were added, exactly.
+        current_error_rate: share of new items reported as seen now, from 0 to 1.
+        by_layer: a `LayerInfo` for each layer, oldest first.
+
+    Example:
+        >>> bloom = BloomFilter(client, "pages", capacity=1000, error_rate=1e-3)
+        >>> _ = bloom.add_many(["a", "b"])
+        >>> info = bloom.info()
+        >>> info.capacity, info.layers, info.count
+        (1000, 1, 2)
+        >>> bloom.clear()
+    """
+
+    capacity: int
+    error_rate: float
+    layers: int
+    shards: int
+    lost_shards: int
+    forgotten: int
+    bits: int
+    hashes: int
+    memory_bytes: int
+    fill_ratio: float
+    count: int
+    current_error_rate: float
+    by_layer: tuple[LayerInfo, ...]
+
+
+@dataclass
+class Counters:
+    """Counts of this process's work with a filter.
+
+    Attributes:
+        added: new items.
+        cache_hits: repeats found in the process's cache.
+        round_trips: calls of the server, without repeated ones.
+        losses: losses of the filter, of shards, or of the server's last writes.
+    """
+
+    added: int = 0
+    cache_hits: int = 0
+    round_trips: int = 0
+    losses: int = 0
+
+
+def describe_reply(parameters: FilterParameters, reply: Sequence[Any]) -> FilterInfo:
+    """Return the description of a stored filter, from the reply of `info.lua` behind its status.
+
+    An empty filter has the sizes that its first addition allocates.
+    """
+    sizes, lost, layers, forgotten = reply
+    first = LayerSize(*map(int, sizes.split(b";")[0].split()))
+    stored = [(LayerSize(*size), items, created / 1000) for *size, items, created in layers]
+    by_layer = tuple(_describe_layer(parameters, *layer) for layer in stored or [(first, 0, 0.0)])
+    bits = sum(layer.bits for layer in by_layer)
+    return FilterInfo(
+        capacity=parameters.capacity,
+        error_rate=parameters.error_rate,
+        layers=len(by_layer),
+        shards=sum(layer.shards for layer in by_layer),
+        lost_shards=lost,
+        forgotten=forgotten,
+        bits=bits,
+        hashes=by_layer[-1].hashes,
+        memory_bytes=sum(layer.memory_bytes for layer in by_layer),
+        fill_ratio=sum(layer.fill_ratio * layer.bits for layer in by_layer) / bits,
+        count=sum(layer.count for layer in by_layer),
+        current_error_rate=sum(layer.current_error_rate for layer in by_layer),
+        by_layer=by_layer,
+    )
+
+
+def sum_of(infos: Sequence[FilterInfo]) -> FilterInfo:
+    """Return the sum of the filters of a crawl's partitions; an item is in one of them."""
+    if len(infos) == 1:
+        return infos[0]
+    layers = tuple(layer for info in infos for layer in info.by_layer)
+    counts = ("capacity", "shards", "lost_shards", "forgotten", "bits", "memory_bytes", "count")
+    bits = sum(info.bits for info in infos)
+    return replace(
+        infos[0],
+        layers=max(info.layers for info in infos),
+        hashes=max(info.hashes for info in infos),
+        fill_ratio=sum(info.fill_ratio * info.bits for info in infos) / bits,
+        current_error_rate=sum(info.current_error_rate for info in infos) / len(infos),
+        by_layer=layers,
+        **{name: sum(getattr(info, name) for info in infos) for name in counts},
+    )
+
+
+def _describe_layer(parameters: FilterParameters, size: LayerSize, count: int, created: float) -> LayerInfo:
+    capacity = parameters.capacity if size.room == sizing.UNLIMITED else size.room
+    return LayerInfo(
+        capacity=capacity,
+        error_rate=sizing.error_rate(capacity / size.blocks, size.hashes)[0],
+        shards=size.shards,
+        bits=size.blocks * sizing.BLOCK_BITS,
+        hashes=size.hashes,
+        memory_bytes=size.memory_bytes,
+        fill_ratio=sizing.fill_ratio(count / size.blocks, size.hashes),
+        count=count,
+        current_error_rate=sizing.error_rate(count / size.blocks, size.hashes)[0],
+        created=created,
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """An item in one layer: its shard's key, and whether all of its bits are set. A lost shard knows nothing."""
+
+    layer: int
+    key: str
+    is_seen: bool
+    is_lost: bool
+
+
+@dataclass(frozen=True)
+class StoredFilter:
+    """The filter at a key.
+
+    Attributes:
+        key: the key of its hash.
+        id: another id means another filter.
+        secret: the secret of its digests.
+        parameters: its parameters.
+        unfinished: the action that fills it, `import` or `restore`, before whose end no worker opens it; or None.
+        info: its size and its items.
+        partitions: partitions of the crawl that uses it, or 0 if none has.
+        ttl: seconds until the hash expires; None: never.
+        now: the server's time of reading, in Unix seconds.
+    """
+
+    key: str
+    id: str
+    secret: bytes
+    parameters: FilterParameters
+    unfinished: str | None
+    info: FilterInfo
+    partitions: int
+    ttl: float | None
+    now: float
+
+    @property
+    def is_empty(self) -> bool:
+        """True before the first addition: `info` has the sizes that this will allocate."""
+        return self.info.count == 0
+
+
+def read_filter(client: Any, key: str) -> StoredFilter | None:
+    """Return the filter at a key, or None if the key is empty. A replica will do.
+
+    Args:
+        client: a `redis.Redis` or `redis.RedisCluster`; nothing is retried.
+        key: the filter's key.
+
+    Returns:
+        The filter.
+
+    Raises:
+        MismatchError: the filter has a newer format, or another hash scheme.
+        WrongTypeError: the key holds foreign data.
+    """
+    while True:
+        described = _describe(client, key)
+        if described is None:
+            return None
+        name, secret, text, partitions = described
+        given = json.loads(text)
+        unfinished: str | None = given.pop("unfinished", None)
+        names = [field.name for field in fields(FilterParameters) if field.init and field.name in given]
+        parameters = FilterParameters(**{name: given[name] for name in names})
+        parameters.verify(key, json.dumps(given))
+        status, *reply = _INFO.call(client, [key], [name])
+        if status == b"OK":  # otherwise another filter has replaced it
+            left, now = client.pttl(key), server_time(client, key) / 1000
+            info = describe_reply(parameters, reply)
+            expiry = left / 1000 if left >= 0 else None
+            number = int(partitions or 0)
+            return StoredFilter(key, name.decode(), secret, parameters, unfinished, info, number, expiry, now)
+
+
+def server_time(client: Any, key: str) -> int:
+    """Return the time in ms of the server that has a key: another node of a cluster may be away."""
+    options = {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}
+    seconds, microseconds = client.time(**options)
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place], bool]:
+    """Return the item's place in each layer, oldest layer first, and whether it is forgotten."""
+    found, is_forgotten = _PLACES.call(client, [stored.key], [stored.id, digest(item, stored.secret)])
+    places = [Place(int(layer), key.decode(), bool(seen), bool(lost)) for layer, key, seen, lost in found]
+    return places, bool(is_forgotten)
+
+
+def _describe(client: Any, key: str) -> list[Any] | None:
+    """Return id, secret, parameters and partitions of the filter at a key, or None if the key is empty."""
+    while (kind := as_text(client.type(key))) != "none":
+        if kind != "hash":
+            raise _foreign(client, key, kind)
+        names = "id", "secret", "parameters", "partitions"
+        found: list[Any] = client.execute_command("HMGET", key, *names, **{NEVER_DECODE: []})
+        if None not in found[:3]:
+            return found
+        if client.exists(key):
+            raise _foreign(client, key, kind)
+    return None
+
+
+def _foreign(client: Any, key: str, kind: str) -> WrongTypeError:
+    """Return the error for foreign data at a filter's key."""
+    return foreign_key(key, kind, members=client.scard(key) if kind == "set" else 0)
+
+
+def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
+    """Return the error for a key that holds something other than a filter.
+
+    Args:
+        key: the key.
+        kind: its type in Redis.
+        members: the members of a SET, if they were counted.
+    """
+    if kind == "set":
+        counted = f" of {members:,} members" if members else ""
+        return WrongTypeError(
+            f"the key {key!r} holds a SET{counted}, as scrapy-redis leaves it: import it by `scrapy bloom import` with "
+            f"the spider's name or --key, {OTHER_KEY}, or {START_ANEW}"
+        )
+    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {OTHER_KEY}")
