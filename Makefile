@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-unit test-cluster figures check lint fix simulate pythons lowest scrapys wheel typing coverage main dist \
-	mutants bench search soak docs browse recording links translations clean
+.PHONY: demo test test-all test-unit test-cluster check lint fix simulate pythons lowest scrapys wheel coverage main dist \
+	bench search soak docs browse links translations clean
 
 demo: $(VENV)/.package
 	$(BIN)/python -m devtools.demo $(ARGS)
@@ -24,10 +24,6 @@ test-all: $(VENV)/.test
 # Faults of clusters and masters under full load, one after another, in a quarter of an hour.
 test-cluster: $(VENV)/.test
 	$(BIN)/python -m pytest tests/cluster -m "cluster or long" $(ARGS)
-
-# The figures that tests print, in tests/RESULTS.md; ARGS="outages workers" those of some tests, which have these texts.
-figures: $(VENV)/.test
-	$(BIN)/python -m tests.figures $(ARGS)
 
 # The tests without a server, in seconds.
 test-unit: $(VENV)/.test
@@ -51,11 +47,8 @@ fix: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 # Sessions of noxfile.py.
-pythons lowest scrapys wheel typing coverage main dist: $(VENV)/.dev
+pythons lowest scrapys wheel coverage main dist: $(VENV)/.dev
 	$(BIN)/nox --session $@ $(if $(ARGS),-- $(ARGS))
-
-mutants: $(VENV)/.test
-	$(BIN)/python -m devtools.mutants $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --write $(ARGS)
@@ -75,12 +68,11 @@ soak: $(VENV)/.test
 SPHINX := $(BIN)/python -m sphinx --quiet --fresh-env --jobs auto --fail-on-warning --keep-going
 
 # The site in build/docs, in Chinese in its folder zh-cn. A warning is an error, such as a link to a missing heading, and
-# so is an entry of the Chinese catalogues that is missing, fuzzy, faulty or obsolete, and a question without an answer.
+# so is an entry of the Chinese catalogues that is missing, fuzzy, faulty or obsolete.
 docs: build/gettext
 	$(SPHINX) --builder html docs build/docs $(ARGS)
 	$(SPHINX) --builder html --define language=zh_CN docs build/docs/zh-cn $(ARGS)
 	$(BIN)/python -m devtools.catalogues
-	$(BIN)/python -m devtools.questions
 
 # The texts of all pages, added to the Chinese catalogues: new ones are empty, similar ones fuzzy.
 translations: build/gettext
@@ -95,10 +87,6 @@ build/gettext: $(VENV)/.docs
 # Each page of the site in Chromium, wide and narrow; needs Debian's chromium or $CHROMIUM.
 browse: docs
 	$(BIN)/python -m devtools.browse $(ARGS)
-
-# The film at the head of the README and of the site.
-recording: $(VENV)/.docs
-	$(BIN)/python -m devtools.recording $(ARGS)
 
 # The site's links to other sites, over the network; weekly.yml checks them.
 links: $(VENV)/.docs

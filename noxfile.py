@@ -26,8 +26,7 @@ SEARCHES = ["tests/queue/test_search.py"]
 ENDS = [
     "tests/commands/test_command.py",
     "tests/scrapy/test_addon.py",
-    *(f"tests/crawls/test_{name}.py" for name in ("crawls", "failed_pages", "items", "local_requests", "outages")),
-    *(f"tests/crawls/test_{name}.py" for name in ("refused_start", "start_urls", "stopped")),
+    *(f"tests/crawls/test_{name}.py" for name in ("crawls", "failed_pages", "items", "start_urls", "stopped")),
 ]
 # Versions of Scrapy must agree on stored requests.
 REQUESTS = ["tests/scrapy/test_golden_fingerprints.py"]
@@ -55,7 +54,7 @@ MAIN_BRANCHES = ("scrapy @ git+https://github.com/scrapy/scrapy", "redis @ git+h
 nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
-nox.options.sessions = ["lowest", "wheel", "typing"]
+nox.options.sessions = ["lowest", "wheel"]
 
 # uv brings its own certificates, and pip uses the machine's: with these, both reach the same indexes.
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")
@@ -111,16 +110,18 @@ def main(session: nox.Session) -> None:
 def dist(session: nox.Session) -> None:
     """Build the sdist and the wheel of a release in dist/, and check their contents, metadata and README."""
     session.install("check-wheel-contents", "twine")
-    sdist, built = _build(session, DIST)
+    shutil.rmtree(DIST, ignore_errors=True)
+    session.run_install("uv", "build", "--quiet", "--out-dir", f"{DIST}")
+    (sdist,), (built,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
     session.run("twine", "check", "--strict", f"{sdist}", f"{built}")
     session.run("check-wheel-contents", "--package", "scrapy_bloom", f"{built}")
 
 
 @nox.session(python=PYTHONS[0], requires=["dist"])
 def wheel(session: nox.Session) -> None:
-    """Test the wheel in dist/ with the sdist's tests and without the sdist's package."""
+    """Test the wheel in dist/ with the sdist's tests and without the sdist's package, and check its types."""
     (archive,), (built,) = (list(DIST.resolve().glob(pattern)) for pattern in ("*.tar.gz", "*.whl"))
-    session.install(f"{built}{EXTRAS}", *TEST)
+    session.install(f"{built}{EXTRAS}", *TEST, *TYPING)
     shutil.unpack_archive(archive, _tmp(session))
     tree = _tmp(session) / archive.name.removesuffix(".tar.gz")
     shutil.rmtree(tree / "scrapy_bloom")
@@ -129,17 +130,11 @@ def wheel(session: nox.Session) -> None:
     # Modules and scripts that the package lacks fail these.
     parts = ("project/test_imports", "filter/test_library", "crawls/test_crawls", "commands/test_command")
     _pytest(session, [f"tests/{part}.py" for part in parts])
-
-
-@nox.session(python=PYTHONS[0])
-def typing(session: nox.Session) -> None:
-    """Check the types of the public API in the wheel by mypy and pyright."""
-    _, built = _build(session)
-    session.install(f"{built}", *TYPING)
+    # The types of the public API, in a folder that is no checkout to mypy and pyright.
     used = Path(TYPED).read_text()
     session.chdir(_tmp(session))
     Path("api.py").write_text(used)
-    Path("pyrightconfig.json").write_text("{}")  # otherwise pyright takes the checkout for the project
+    Path("pyrightconfig.json").write_text("{}")
     session.run("mypy", "--strict", "--config-file=", "api.py")
     session.run("pyright", "api.py")
 
@@ -174,15 +169,6 @@ def _minors_of_scrapy() -> list[str]:
 
 def _pytest(session: nox.Session, tests: list[str]) -> None:
     session.run("python", "-m", *PYTEST, *(session.posargs or tests))
-
-
-def _build(session: nox.Session, made: Path | None = None) -> tuple[Path, Path]:
-    """Build the sdist, and the wheel from the sdist."""
-    made = made or _tmp(session) / "dist"
-    shutil.rmtree(made, ignore_errors=True)
-    session.run_install("uv", "build", "--quiet", "--out-dir", f"{made}")
-    (sdist,), (built,) = made.glob("*.tar.gz"), made.glob("*.whl")
-    return sdist, built
 
 
 def _tmp(session: nox.Session) -> Path:

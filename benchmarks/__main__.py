@@ -3,7 +3,6 @@
     python -m benchmarks                    all parts
     python -m benchmarks streams memory     some of them
     python -m benchmarks crawls --html /usr/share/doc/python3-doc/html
-    python -m benchmarks turns              this package and the one before queue and filter changed in one step
     python -m benchmarks --write            also write docs/*.svg, and these parts of benchmarks/RESULTS.md
 
 Tables go to standard output, progress to standard error. Every part starts its own servers on free ports of this
@@ -22,15 +21,10 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.harness import report, results, versions
-from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import DIRECTORY
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-_NAMES = (
-    *("streams", "crawls", "memory", "micro", "promise", "importing"),
-    *("fill", "pauses", "field", "turns", "path", "partitions"),
-)
-PARTS = {name: import_module(f"benchmarks.suites.{name}") for name in _NAMES}
+PARTS = {name: import_module(f"benchmarks.suites.{name}") for name in ("streams", "crawls", "memory", "field", "path")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.heading(name, f"{(PARTS[name].__doc__ or '').strip()}\n\n{printed}")
         report.say(f"{name} …")
         started = time.monotonic()
-        drawn = PARTS[name].run(Asked(tuple(options.html), options.large))
+        drawn = PARTS[name].run(options.html)
         for plot in drawn if options.write else ():
             report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
             report.say(f"wrote {plot.write(DIRECTORY)}")
@@ -66,7 +60,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("part", nargs="*", metavar="part", help="the parts to run (default: all)")
     parser.add_argument("--html", type=Path, action="append", default=[], help="crawl this directory of HTML too")
-    parser.add_argument("--large", action="store_true", help="fill 10^8 URLs, in half an hour")
     parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md and docs/*.svg")
     options = parser.parse_args(arguments)
     for name in options.part:

@@ -1,11 +1,7 @@
 """Print results to standard output, keep them for a file, and print progress to standard error."""
 
-import math
 import sys
 from collections.abc import Sequence
-
-_Z = 1.96
-"""Standard deviations to either side that hold 95 % of a normal distribution."""
 
 _printed: list[str] = []
 
@@ -48,21 +44,6 @@ def target(subject: str, measured: float, most: float) -> None:
 def times(ratio: float) -> str:
     """Format a ratio with its significant digits."""
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:,.0f}"
-
-
-def rate(events: int, trials: int) -> str:
-    """Format a measured rate with its 95 % confidence interval."""
-    low, high = wilson(events, trials)
-    return f"{events / trials:.2e} ({low:.2e} to {high:.2e})"
-
-
-def wilson(events: int, trials: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a rate of `events` in `trials` (Wilson 1927), also of rare events."""
-    share = events / trials
-    middle = share + _Z**2 / (2 * trials)
-    spread = _Z * math.sqrt(share * (1 - share) / trials + _Z**2 / (4 * trials**2))
-    scale = 1 + _Z**2 / trials
-    return max(0.0, (middle - spread) / scale), (middle + spread) / scale
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -8,15 +8,14 @@ import scrapy_redis.scheduler
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-import scrapy_bloom
 from devtools.round_trips import RoundTrips
 from scrapy_bloom import BloomScheduler
 
-PACKAGE, CPU, SCHEDULER = "costs/package", "costs/cpu_seconds", "costs/scheduler_seconds"
+CPU, SCHEDULER = "costs/cpu_seconds", "costs/scheduler_seconds"
 
 
 class Costs(RoundTrips):
-    """Add the package's file, the CPU time of the process, and the time in the scheduler."""
+    """Add the CPU time of the process, and the time in the scheduler."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -25,7 +24,6 @@ class Costs(RoundTrips):
 
     def _engine_stopped(self) -> None:
         super()._engine_stopped()
-        self._stats.set_value(PACKAGE, scrapy_bloom.__file__)
         self._stats.set_value(CPU, time.process_time() - self._used)
         self._stats.set_value(SCHEDULER, Timed.seconds)
 

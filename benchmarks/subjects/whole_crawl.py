@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 from benchmarks.subjects import timed
-from benchmarks.subjects.before import has_package
 from devtools import round_trips
 from devtools.crawl_process import ROOT, CrawlProcess, Job
+from devtools.servers import Address
 from tests.support.spiders import links
 
 # scrapy-redis makes more than a hundred thousand round trips, which take minutes if Redis is far away.
@@ -23,14 +22,12 @@ SCRAPY = "Scrapy, no Redis"
 STOCK = "scrapy-redis"
 OURS = "scrapy-bloom, scrapy-redis's Scheduler"
 OUR_SCHEDULER = "scrapy-bloom, BloomScheduler"
-OUR_FORMER = "scrapy-bloom before one script, BloomScheduler"
 _BLOOM, _SET = "scrapy_bloom.BloomRFPDupeFilter", "scrapy_redis.dupefilter.RFPDupeFilter"
 KINDS = {
     SCRAPY: ("InMemory", "scrapy.dupefilters.RFPDupeFilter"),
     STOCK: ("ScrapyRedis", _SET),
     OURS: ("ScrapyRedis", _BLOOM),
     OUR_SCHEDULER: ("ScrapyBloom", _BLOOM),
-    OUR_FORMER: ("ScrapyBloom", _BLOOM),
 }
 SETTINGS = {
     "CONCURRENT_REQUESTS": 16,
@@ -46,17 +43,6 @@ SETTINGS = {
 }
 
 _numbers = itertools.count()
-
-
-class Place(Protocol):
-    """A server, or a cluster."""
-
-    @property
-    def url(self) -> str:
-        """The address as REDIS_URL takes it."""
-
-    def client(self, **kwargs: Any) -> Any:
-        """Make a new client."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +75,8 @@ def serving(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def crawl(
-    kind: str, url: str, workers: int, server: Place, scratch: Path, *, path: str = str(ROOT), **more: object
-) -> Crawl:
-    """Crawl with `workers` processes, which have this PYTHONPATH and more settings, until all have ended."""
+def crawl(kind: str, url: str, workers: int, server: Address, scratch: Path) -> Crawl:
+    """Crawl with `workers` processes until all have ended."""
     scheduler, dupefilter = KINDS[kind]
     key = f"{{bench:crawl:{next(_numbers)}}}"
     settings = {
@@ -102,9 +86,8 @@ def crawl(
         "REDIS_URL": server.url,
         "SCHEDULER_DUPEFILTER_KEY": f"{key}:filter",
         "SCHEDULER_QUEUE_KEY": f"{key}:queue",
-        **more,
     }
-    job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": "", "PYTHONPATH": path})
+    job = Job(("runspider", links.__file__), {"start": url}, settings, {"SCRAPY_PROJECT": "", "PYTHONPATH": str(ROOT)})
     processes = [CrawlProcess(f"worker-{number}", job, scratch) for number in range(workers)]
     try:
         ended = [process.wait(LIMIT_SECONDS) for process in processes]
@@ -114,8 +97,6 @@ def crawl(
     for one, process in zip(ended, processes, strict=True):
         if one.exit_code:
             raise RuntimeError(f"a crawl failed; the end of its log:\n{process.last_lines}")
-        if not has_package(path, one.stats[timed.PACKAGE]):
-            raise RuntimeError(f"the crawl ran {one.stats[timed.PACKAGE]}, not the package of {path}")
     with server.client(protocol=3) as client:
         client.delete(*client.scan_iter(f"*{key.removesuffix('}')}*"), key)
     stats = [one.stats for one in ended]

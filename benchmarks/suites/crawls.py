@@ -19,12 +19,9 @@ from typing import NamedTuple
 from benchmarks.harness import report
 from benchmarks.harness.distance import ping, set_delay
 from benchmarks.harness.interleaved import ratio, rotated
-from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Bars
-from benchmarks.subjects.before import BEFORE, NOW, packages
 from benchmarks.subjects.whole_crawl import (
     KINDS,
-    OUR_FORMER,
     OUR_SCHEDULER,
     SCRAPY,
     STOCK,
@@ -44,7 +41,6 @@ NEAR, ONCE, TOO_FAR = 0, 1, 5
 """Milliseconds added to a ping; scrapy-redis crawls once at the second, and not at the third."""
 MOST_TIMES_SCRAPY = {"python3-doc": 0.9, "postgresql-doc": 1.0}
 """The targets of a single worker, by the beginning of a site's name."""
-MOST_TIMES_BEFORE = 1.0
 
 
 class Run(NamedTuple):
@@ -58,34 +54,32 @@ class Run(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The servers by distance, the PYTHONPATHs of both packages, and a folder."""
+    """The servers by distance, and a folder."""
 
     name: str
     servers: Mapping[int, Address]
-    paths: Mapping[str, str]
     scratch: Path
 
 
-def run(asked: Asked) -> list[Bars]:
+def run(html: Sequence[Path]) -> list[Bars]:
     """Crawl the made-up site and every directory by one worker and by two, and the last of them from afar."""
-    sites = {"made-up site": MADE_UP, **{name_of(path): ("--directory", str(path)) for path in asked.html}}
+    sites = {"made-up site": MADE_UP, **{name_of(path): ("--directory", str(path)) for path in html}}
     bars = []
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-")))
-        server, paths = stack.enter_context(running(available()[0])), stack.enter_context(packages())
+        server = stack.enter_context(running(available()[0]))
         servers = {NEAR: server.address}
         report.line(f"\nA ping takes {ping(server.port) * 1e3:.3f} ms.")
         for far in (ONCE, TOO_FAR):
             link = stack.enter_context(forwarding(server.port))
             servers[far] = link.address
             report.line(f"\nA ping of {far} ms more takes {set_delay(link, server.port, far / 2e3) * 1e3:.3f} ms.")
-        place = Place(server.name, servers, paths, scratch)
+        place = Place(server.name, servers, scratch)
         for site, options in sites.items():
             distances = servers if site == [*sites][-1] else [NEAR]
             url = stack.enter_context(serving(*options))
-            kinds = [kind for kind in KINDS if kind != OUR_FORMER or BEFORE in paths]
-            one = [Run(kind, far) for far in distances for kind in kinds if far == NEAR or kind != SCRAPY]
-            two = [Run(kind) for kind in kinds if kind not in {SCRAPY, OUR_FORMER}]
+            one = [Run(kind, far) for far in distances for kind in KINDS if far == NEAR or kind != SCRAPY]
+            two = [Run(kind) for kind in KINDS if kind != SCRAPY]
             bars += [_measure(site, url, 1, one, place), _measure(site, url, 2, two, place)]
     return bars
 
@@ -97,9 +91,8 @@ def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Plac
         for turn in range(ROUNDS):
             for each in rotated(list(found), turn):
                 if turn == 0 or each != Run(STOCK, ONCE):
-                    path = place.paths[BEFORE if each.kind == OUR_FORMER else NOW]
                     used = cpu_seconds(client)
-                    one = crawl(each.kind, url, workers, place.servers[each.far], place.scratch, path=path)
+                    one = crawl(each.kind, url, workers, place.servers[each.far], place.scratch)
                     found[each].append((one, cpu_seconds(client) - used))
             report.say(f"  {site}, workers: {workers}: round {turn + 1}, {time.monotonic() - started:.0f} s")
             if time.monotonic() - started > ENOUGH_SECONDS:
@@ -107,16 +100,10 @@ def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Plac
     first = next(iter(found))
     seconds = {each: [one.seconds for one, _ in crawls] for each, crawls in found.items()}
     ratios = {each: ratio(seconds[each], seconds[first]) for each in found}
-    to_before = {
-        each.far: ratio(seconds[each], seconds[before])
-        for each in found
-        if each.kind == OUR_SCHEDULER and (before := Run(OUR_FORMER, each.far)) in found
-    }
     rows = [
         (
             str(each),
             report.times(ratios[each]),
-            f"{to_before[each.far]:.2f}" if each.kind == OUR_SCHEDULER and to_before else "",
             f"{median(seconds[each]):.1f}",
             f"{median(one.scheduler_seconds / one.seconds / workers for one, _ in crawls):.0%}",
             f"{median(one.cpu_seconds for one, _ in crawls):.1f}",
@@ -129,7 +116,7 @@ def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Plac
     report.table(
         f"{site}, workers: {workers}. {place.name}, medians of {len(seconds[first])} rounds.",
         (
-            *("crawl", f"to {first}", "to before", "seconds", "in the scheduler"),
+            *("crawl", f"to {first}", "seconds", "in the scheduler"),
             *("s of the workers", "s of the server", "round trips", "pages"),
         ),
         rows,
@@ -137,8 +124,6 @@ def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Plac
     for name, most in MOST_TIMES_SCRAPY.items():
         if workers == 1 and site.startswith(name):
             report.target(f"{site}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[Run(OUR_SCHEDULER)], most)
-    for far, times in to_before.items():
-        report.target(f"{site}, {far} ms: time of a crawl, times before,", times, MOST_TIMES_BEFORE)
     name = f"crawl-{site.replace(' ', '-')}-{workers}"
     title = f"Crawl of {site}, workers: {workers}; {first} = 1"
     return Bars(name, title, {str(each): times for each, times in ratios.items()})

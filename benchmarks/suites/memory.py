@@ -8,8 +8,8 @@ BloomScheduler, with Scrapy's `Referer` and depth. The append-only file is not r
 import math
 import tracemalloc
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
@@ -17,10 +17,9 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from benchmarks.harness import redisbloom, report
-from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Lines, Plot
 from benchmarks.harness.urls import fingerprints, url, urls
-from benchmarks.subjects.measured import Links
+from benchmarks.subjects.queued import scheduling
 from devtools.servers import available, memory_usage, running
 from scrapy_bloom import BloomFilter
 from scrapy_bloom._cache import TwoGenerationCache
@@ -45,7 +44,7 @@ RATES = (1e-3, 1e-6)
 SET_SIZES = (10_000, 100_000, 1_000_000)
 BATCH = 10_000
 SERIALIZERS = {"pickle": None, "MessagePack": "scrapy_bloom.serializer"}
-PENDING = 20_000
+PENDING, QUEUE = 20_000, "bench:requests"
 REPEATS = (1_024, CACHE_SIZE.default)
 PROMISED = Case(5_000_000, 1e-6, 0)
 # Those of the picture, and the compared ones.
@@ -69,7 +68,7 @@ class Measured(NamedTuple):
         return self.filters[case] * 8 / self.bits[case]
 
 
-def run(_: Asked) -> list[Plot]:
+def run(_: Sequence[Path]) -> list[Plot]:
     """Measure on each available server."""
     options = redisbloom.server_options()
     drawn: list[Plot] = []
@@ -148,16 +147,15 @@ def _print_queue(kind: str) -> None:
         with (
             running(kind, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0") as server,
             server.client() as client,
-            closing(Links(server.url, SCHEDULER_SERIALIZER=serializer)) as links,
+            scheduling(server.url, SCHEDULER_SERIALIZER=serializer, SCHEDULER_QUEUE_KEY=QUEUE) as scheduler,
         ):
-            queue, before = f"{links.spider.name}:requests", client.info("persistence")["aof_current_size"]
-            for link in urls(PENDING, PENDING):
-                headers = {"Referer": url(0)}
-                request = Request(link, links.spider.parse, headers=headers, meta={"depth": 3})
-                links.scheduler.enqueue_request(request)
+            before = client.info("persistence")["aof_current_size"]
+            for link in urls(0, PENDING):
+                request = Request(link, scheduler.spider.parse, headers={"Referer": url(0)}, meta={"depth": 3})
+                scheduler.enqueue_request(request)
             written = client.info("persistence")["aof_current_size"] - before
-            pending = client.zcard(queue)
-            rows.append((name, f"{memory_usage(client, queue) / pending:.0f}", f"{written / pending:.0f}"))
+            pending = client.zcard(QUEUE)
+            rows.append((name, f"{memory_usage(client, QUEUE) / pending:.0f}", f"{written / pending:.0f}"))
     title = f"Pending requests on {server.name}, with URLs of {_mean_length():.0f} characters"
     report.table(title, ("serializer", "bytes each", "bytes of the append-only file"), rows)
 

@@ -4,8 +4,8 @@ The whole request is enqueued, taken and acknowledged by BloomScheduler. A compr
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,9 +14,8 @@ from scrapy import Request
 
 import scrapy_bloom
 from benchmarks.harness import report
-from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Plot
-from benchmarks.subjects.measured import Links
+from benchmarks.subjects.queued import scheduling
 from devtools.servers import Server, running
 from scrapy_bloom import BloomFilter
 
@@ -26,7 +25,7 @@ MOST = {"new check": (20, 5), "whole request": (40, 8)}
 Functions = dict[str, set[str]]
 
 
-def run(_: Asked) -> list[Plot]:
+def run(_: Sequence[Path]) -> list[Plot]:
     """Print the counts by file."""
     with running("valkey") as server:
         found = {"new check": new_check(server), "whole request": whole_request(server)}
@@ -69,9 +68,10 @@ def new_check(server: Server) -> Functions:
 
 def whole_request(server: Server) -> Functions:
     """Enqueue a request, take it, and acknowledge it."""
-    with closing(Links(server.url)) as links:
-        scheduler = links.scheduler
+    with scheduling(server.url) as scheduler:
         # Without an engine a request is finished as soon as it was taken: the next call acknowledges it.
+        for number in range(100):
+            scheduler.enqueue_request(Request(f"https://example.com/{number}"))
         while scheduler.next_request():
             pass
         with recording() as functions:

@@ -19,7 +19,6 @@ from scrapy import Request
 
 from benchmarks.harness import redisbloom, report
 from benchmarks.harness.interleaved import ratio, rotated
-from benchmarks.harness.options import Asked
 from benchmarks.harness.plots import Bars
 from benchmarks.harness.urls import urls
 from benchmarks.subjects.contenders import (
@@ -97,7 +96,7 @@ class Replay:
 Rounds = list[dict[str, Replay]]
 
 
-def run(_: Asked) -> list[Bars]:
+def run(_: Sequence[Path]) -> list[Bars]:
     """Replay each stream, and print its table."""
     module = redisbloom.server_options()
     names = [*(name for name in DUPEFILTERS if module or name != BF_ADD), *SCHEDULERS]

@@ -41,19 +41,6 @@ def test_contents(wheel: ZipFile) -> None:
     assert metadata(wheel, "WHEEL")["Tag"] == "py3-none-any"
 
 
-def test_name_and_licence(wheel: ZipFile) -> None:
-    """The metadata shown by an index come from pyproject.toml."""
-    said = metadata(wheel, "METADATA")
-    shown = {name: said[name] for name in ("Name", "Version", "Summary", "Requires-Python", "License-Expression")}
-    assert shown == {
-        "Name": "scrapy-bloom",
-        "Version": PROJECT["version"],
-        "Summary": PROJECT["description"],
-        "Requires-Python": ">=3.11",
-        "License-Expression": "MIT",
-    }
-
-
 def test_readme_of_an_index(wheel: ZipFile) -> None:
     """An index shows the README with links to the files of the release's tag, and to the bytes of its pictures."""
     shown = str(metadata(wheel, "METADATA").get_payload())

@@ -1,105 +1,22 @@
-"""Every fenced block of the README and of the pages is run by a test, or stands in the table of the parsed ones."""
+"""Blocks of the pages on start requests, incremental crawls and servers do what the pages say."""
 
-import inspect
 import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 
-from devtools.crawl_process import LIMIT
-from devtools.site import serving
 from scrapy_bloom import RedisSpider
-from tests.project.test_page_deploy import Container
 from tests.project.test_page_settings import settings_of
-from tests.support.documentation import DOCS, EVERY_PAGE, Block, all_blocks, blocks
+from tests.support.documentation import blocks
 from tests.support.outcomes import assert_ended_well
-from tests.support.pages import linked
 from tests.support.scenario import OURS, scene
 from tests.support.servers import running
 from tests.support.spiders import unfiltered
-
-SHELLS = ("bash", "console")
-# Pages, language and beginning of the blocks that a test runs; of the shell it runs lines.
-RUN: list[tuple[str, str, str, str]] = [
-    (".*", "pycon", "", "test_snippets.test_sessions"),
-    (".*", "bash|console", r"(\$ )?scrapy bloom ", "test_page_commands.test_command"),
-    ("commands.md", "text", "", "test_page_commands.test_command"),
-    ("start.md|../README.md", "text", "", "test_start.test_start"),
-    ("start.md", "bash", "scrapy crawl ", "test_start.test_start"),
-    ("tutorial.md", "python|text", "", "test_snippets.test_tutorial_shares_a_crawl"),
-    ("tutorial.md", "bash", "scrapy |cd |cat |redis-cli ", "test_snippets.test_tutorial_shares_a_crawl"),
-    ("(?!tutorial).*", "python", r"(?s)(.*\n)?[A-Z_]+ = ", "test_page_settings.test_settings_blocks"),
-    ("api.md", "python", "from redis", "test_snippets.test_api"),
-    ("deploy.md", "python", '"""alive.py', "test_snippets.test_probe"),
-    ("deploy.md", "dockerfile", "", "test_page_deploy.test_stopped_container"),
-    ("deploy.md", "yaml", "", "test_page_deploy.test_manifests"),
-    ("monitoring.md", "ini", "", "test_page_deploy.test_units"),
-    ("monitoring.md", "yaml", "", "test_page_deploy.test_alerts"),
-    ("security.md", "text", "ACL SETUSER", "test_page_security.test_user"),
-    ("resume.md", "bash", "scrapy crawl ", "test_page_blocks.test_start_over"),
-    ("start-requests.md", "python", "async def start", "test_page_blocks.test_start_requests"),
-    ("start-requests.md", "python", "class NewsSpider", "test_page_blocks.test_start_urls"),
-    ("start-requests.md", "python", "from scrapy_bloom", "test_page_blocks.test_start_urls"),
-    ("start-requests.md", "bash", "redis-cli ", "test_page_blocks.test_start_urls"),
-    (
-        *("backup.md|from-bloomfilter.md|capacity.md", "bash", "redis-cli (config set|unlink|memory usage|zcard) "),
-        "test_page_blocks.test_redis_cli",
-    ),
-    ("../README.md|performance.md|servers.md", "bash", r"(\w+=\S+ )?make ", "test_page_blocks.test_targets"),
-    ("performance.md|servers.md", "bash", r"(\.venv/bin/)?python -m ", "test_page_blocks.test_targets"),
-]
-# With the reason.
-PARSED = {
-    ("deploy.md", "bash", "docker "): "needs Docker's daemon; test_page_deploy compares its names with the Dockerfile",
-    ("deploy.md", "bash", "kubectl "): "needs a cluster; the Secret has the name and the key of the manifest",
-    ("deploy.md", "bash", "curl "): "needs a Scrapyd; run by hand with Scrapyd 1.6.0",
-    (
-        "integrations.md",
-        "python",
-        "from scrapy_playwright",
-    ): "needs a browser; run with scrapy-playwright 0.0.48",
-    ("backup.md", "bash", "redis-cli config rewrite"): "needs a server with a configuration file",
-    (".*", "bash", "python3 -m venv |. .venv/|pip (install|wheel) "): "an installation, as `nox -s wheel` does it",
-    ("tutorial.md", "bash", "redis-server|docker run "): "the tests start servers of their own",
-    ("api.md", "{eval-rst}", ""): "`make docs` builds it, and its warnings are errors",
-    (".*", "|mermaid", ""): "a picture",
-}
-
-
-def units() -> Iterator[Block]:
-    """Yield each line of the shell, and each block of another language."""
-    for page in EVERY_PAGE:
-        for block in all_blocks(page):
-            if block.language in SHELLS:
-                yield from (block._replace(text=line) for line in block.text.splitlines() if line)
-            else:
-                yield block
-
-
-def is_match(block: Block, pages: str, language: str, begins: str) -> bool:
-    """Return whether a rule is for a block."""
-    return (
-        re.fullmatch(pages.replace("..", r"\.\."), block.page) is not None
-        and re.fullmatch(language, block.language) is not None
-        and re.match(begins, block.text) is not None
-    )
-
-
-def test_every_block_is_run() -> None:
-    """A new block needs a test that runs it, each row has its blocks, and the named tests exist."""
-    rules = [*(rule[:3] for rule in RUN), *PARSED]
-    found = list(units())
-    assert [block for block in found if not any(is_match(block, *rule) for rule in rules)] == []
-    assert [rule for rule in rules if not any(is_match(block, *rule) for block in found)] == []
-    for module, function in {tuple(test.split(".")) for *_, test in RUN}:
-        assert inspect.isfunction(getattr(import_module(f"tests.project.{module}"), function))
 
 
 def shell(*pages: str, begins: str) -> list[list[str]]:
@@ -112,17 +29,6 @@ def python(page: str, part: str) -> str:
     """Return the page's only block of Python that contains a text."""
     (block,) = (block for block in blocks(page, "python") if part in block)
     return block
-
-
-def test_start_over(tmp_path: Path) -> None:
-    """The command fetches every page again, although the filter knows them."""
-    (line,) = shell("resume.md", begins="scrapy crawl")
-    with running("valkey") as server, serving(linked(10)) as site:
-        container = Container(tmp_path, server, site)
-        for _ in range(2):
-            with container.started(line) as process:
-                assert process.wait(LIMIT) == 0
-        assert all(site.paths.count(path) >= 2 for path in site.links)
 
 
 def test_start_requests() -> None:
@@ -196,14 +102,3 @@ def test_redis_cli() -> None:
         ):
             client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}
-
-
-def test_targets() -> None:
-    """Each target of make exists, and each module that a page runs."""
-    makefile = (DOCS.parent / "Makefile").read_text()
-    for block in units():
-        if block.language == "bash" and (found := re.match(r"(?:\w+=\S+ )?make (\S+)", block.text)):
-            target = found[1].replace(".venv/", "$(VENV)/")
-            assert re.search(rf"^{re.escape(target)}:|^\$\(VENV\)/\.%:", makefile, re.MULTILINE), block.text
-        elif block.language == "bash" and (found := re.match(r"(?:\.venv/bin/)?python -m (\w+)", block.text)):
-            assert found[1] == "venv" or (DOCS.parent / found[1]).is_dir(), block.text

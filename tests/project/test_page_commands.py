@@ -12,23 +12,20 @@ import pytest
 import redis
 from scrapy import Request, Spider
 
-from devtools.site import serving
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.test_info import register
 from tests.support import command
-from tests.support.crawling import OWN_SCHEDULER, crawl
 from tests.support.documentation import EVERY_PAGE, all_blocks, matches, section, text_of
 from tests.support.examining import OURS
-from tests.support.pages import linked
 from tests.support.servers import Server, running
 
 FILTER, QUEUE = "news:dupefilter", "news:requests"
 PAGES = ("https://example.com/", "https://example.com/a", "https://example.com/b")
 # So many that their number is a plural.
 MORE = [f"https://example.com/more/{number}" for number in range(200)]
-SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
+# Of a crawl with a JOBDIR, which tests/commands/test_import.py makes.
 SEEN = "requests.seen"
 # Read-only actions answer by their exit code, and so does a `clear` that only shows the data.
 ANSWERS = ("check", "doctor", "clear")
@@ -88,8 +85,6 @@ def run(own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     settings: dict[str, object] = {**OURS, "SPIDER_MODULES": [__name__], "REDIS_URL": url}
 
     def run(line: str) -> tuple[int, str, str]:
-        if SEEN in line:
-            settings["REQUEST_FINGERPRINTER_CLASS"] = SCRAPYS
         with own.client() as client:
             prepare(client, tmp_path, line, settings)
             seconds, _ = client.time()
@@ -130,19 +125,6 @@ def test_command(line: str, run: Run, tmp_path: Path) -> None:
     assert code in ((0, 1) if action in ANSWERS else (0,)), out + err
     sample = SAMPLES.get(line, "").splitlines()
     assert [each for each in sample if each and not matches(each, out)] == [], out
-
-
-def test_requests_of_a_jobdir(run: Run, tmp_path: Path) -> None:
-    """The import of a page reads every request that the installed Scrapy has seen."""
-    own = {"SCHEDULER": OWN_SCHEDULER, "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "JOBDIR": "crawls/news"}
-    with serving(linked(100)) as site:
-        crawl("links", f"{site.url}/", tmp_path, **own)
-        assert set(site.paths) == set(site.links)
-    (line,) = (line for line in LINES if SEEN in line)
-    code, out, err = run(f"{line} --json")
-    assert code == 0, err
-    report = json.loads(out)
-    assert (report["members"], report["added"]) == (100, 100)
 
 
 def test_every_action_is_shown() -> None:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from tests.queue.mistakes import SEARCHED
 from tests.queue.search import TOO_MANY, search, walk
-from tests.queue.search.mistakes import MISTAKES
 from tests.queue.search.model import Model
 from tests.queue.search.moves import Crawl
 from tests.queue.search.scenarios import LOST, SCENARIOS, scripts
@@ -44,11 +44,12 @@ def test_walks(name: str) -> None:
 
 # Without walks a mistake takes a search of all states.
 @pytest.mark.parametrize(
-    "name", long_unless(lambda name: MISTAKES[name].walks and not MISTAKES[name].is_long, MISTAKES)
+    "name", long_unless(lambda name: SEARCHED[name].walks and not SEARCHED[name].is_long, SEARCHED)
 )
 def test_mistakes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong design breaks a promise."""
-    mistake = MISTAKES[name]
+    mistake = SEARCHED[name]
+    assert mistake.scenario is not None
     violation, draw = None, random.Random(mistake.seed)
     crawl = Crawl(Model(mistake.scenario, mistake.scripts(), mistake.worker))
     try:

@@ -10,9 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import count, islice
 
-from tests.simulation.mistakes import MISTAKES
+from tests.queue.mistakes import SIMULATED
 from tests.simulation.plan import KINDS, plan_for
-from tests.simulation.world import Outcome, simulate
+from tests.simulation.world import Outcome, finders, simulate
 
 # Failing crawls that are shrunk and told.
 _MAX_STORIES = 3
@@ -25,7 +25,7 @@ def main() -> int:
     """Run crawls; return 1 if one has a problem."""
     options = _parse()
     if options.mistake:
-        print("--seed", next(MISTAKES[options.mistake].finders(count())))
+        print("--seed", next(finders(SIMULATED[options.mistake], count())))
         return 0
     return _run(options) if options.seed is None else _show(options)
 
@@ -126,7 +126,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", type=lambda text: text.split(","), help=f"kinds of crawls, of {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, help="run this crawl of the kind, and print its story")
-    parser.add_argument("--mistake", choices=MISTAKES, help="find the first seed that finds this wrong design")
+    parser.add_argument("--mistake", choices=SIMULATED, help="find the first seed that finds this wrong design")
     parser.add_argument("--verbose", action="store_true", help="with --seed: print the scripts, too")
     parser.add_argument("--shrink", action="store_true", help="with --seed: first shrink a failing crawl")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds to run new crawls")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.mistakes import MISTAKES
+from tests.queue.mistakes import SIMULATED
 from tests.simulation.plan import KINDS, plan_for
-from tests.simulation.world import simulate
+from tests.simulation.world import finders, simulate
 from tests.support.selection import long_unless
 
 # Crawls of each kind, and of each in partitions, which take several times as long.
@@ -23,11 +23,13 @@ def test_kind(kind: str) -> None:
     assert not failing, f"python -m tests.simulation --shrink --kind {kind} --seed {next(iter(failing))}"
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_mistakes(name: str) -> None:
     """A wrong design is found, in a crawl without a problem of the right one."""
-    mistake = MISTAKES[name]
-    seed = next(mistake.finders(range(mistake.seed, mistake.seed + _MISTAKEN)), None)
+    mistake = SIMULATED[name]
+    assert mistake.crawl is not None
+    _, first = mistake.crawl
+    seed = next(finders(mistake, range(first, first + _MISTAKEN)), None)
     assert seed is not None, f"python -m tests.simulation --mistake {name!r} finds another seed"
 
 

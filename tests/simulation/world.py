@@ -9,6 +9,7 @@ import math
 import re
 import traceback
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,10 +20,11 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Phase
 from scrapy_bloom.queue.worker import Worker
+from tests.queue.mistakes import Mistake
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.places import Places, offered
-from tests.simulation.plan import EVICTIONS, Fault, Plan, Site
+from tests.simulation.plan import EVICTIONS, Fault, Plan, Site, plan_for
 from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
 from tests.support.running import AnyWorker, ended
@@ -485,3 +487,12 @@ def _is_long(value: Any) -> bool:
 def simulate(plan: Plan, worker_type: type[AnyWorker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:
     """Run a crawl and return its outcome, perhaps with a wrong worker or wrong scripts."""
     return World(plan, worker_type, wrong or {}).run()
+
+
+def finders(mistake: Mistake, seeds: Iterable[int]) -> Iterator[int]:
+    """Yield the seeds whose crawls have a problem with a wrong design, and none with the right one."""
+    assert mistake.crawl is not None
+    for seed in seeds:
+        plan = plan_for(mistake.crawl[0], seed)
+        if simulate(plan, mistake.worker, mistake.wrong).problems and not simulate(plan).problems:
+            yield seed

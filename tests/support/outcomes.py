@@ -1,8 +1,6 @@
 """Keys on the server, complaints in the log, and the end of a crawl."""
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
 import redis
@@ -10,9 +8,6 @@ import redis
 from devtools.crawl_process import Crawl
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support.scenario import Scene, keys_of
-
-# The name of the variable with the path of a file for the lines that tests print: see tests/figures.py.
-FIGURES = "SCRAPY_BLOOM_FIGURES"
 
 
 def keys_of_the_filter(client: redis.Redis, key: str) -> set[str]:
@@ -64,10 +59,6 @@ def assert_cleared(played: Scene, *crawls: Crawl) -> None:
 
 
 def tell(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """Print a line, which pytest-xdist passes on from stderr alone, and keep it for `make figures`."""
+    """Print a line, which pytest-xdist passes on from stderr alone."""
     with capsys.disabled():
         print(f"\n{line}", file=sys.stderr)
-    if file := os.environ.get(FIGURES):
-        test, _, _ = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")
-        with Path(file).open("a", encoding="utf-8") as lines:
-            lines.write(f"{test}\t{line}\n")

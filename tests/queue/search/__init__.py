@@ -1,7 +1,7 @@
 """The search of the queue: every state of a scenario, with the real worker and the real scripts.
 
 `world` has the states, `model` one state under change, `normal` the normal form of a state, `moves` the moves,
-`promises` S1 to S9, `scenarios` the crawls and `mistakes` the wrong designs that it must find.
+`promises` S1 to S9 and `scenarios` the crawls. `tests.queue.mistakes` has the wrong designs that it must find.
 """
 
 import random

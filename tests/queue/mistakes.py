@@ -1,4 +1,4 @@
-"""Wrong designs: each must break a promise in its scenario."""
+"""Wrong designs: each must break a promise in its scenario, or in its simulated crawl, or in both."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -15,31 +15,33 @@ from tests.support.running import AnyWorker
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong worker, or wrong scripts: in each named script a text is replaced.
+    """A wrong worker, or wrong scripts: texts are replaced wherever they stand.
 
     Attributes:
+        scenario: the crawl in which the search finds it; None: the search does not.
+        worker: the wrong worker.
+        wrong: replacements in the scripts.
         walks: random walks that find it; 0: only a search of all states does.
         seed: of a walk that finds it soon.
         is_long: this takes more than some seconds.
+        crawl: kind and seed of the simulated crawl that finds it; None: the simulation does not.
     """
 
-    scenario: Scenario
+    scenario: Scenario | None = None
     worker: type[AnyWorker] = Worker
-    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
     walks: int = 500
     seed: int = 1
     is_long: bool = False
+    crawl: tuple[str, int] | None = None
 
     def scripts(self) -> dict[str, str]:
         """Return the scripts, with the mistake."""
         wrong = scripts()
-        for name, (right, mistake) in self.texts.items():
-            names = list(wrong) if name == "all" else [name]
-            counts = {wrong[each].count(right) for each in names}
-            if max(counts) != 1 or (name != "all" and min(counts) != 1):
-                raise ValueError(f"{name}.lua does not have {right!r} once")
-            for each in names:
-                wrong[each] = wrong[each].replace(right, mistake)
+        for right, mistake in self.wrong.items():
+            if max(text.count(right) for text in wrong.values()) != 1:
+                raise ValueError(f"no script has {right!r}, or one has it twice")
+            wrong = {name: text.replace(right, mistake) for name, text in wrong.items()}
         return wrong
 
 
@@ -254,9 +256,7 @@ move(STEM .. 'leases:' .. worker, QUEUE)
 MISTAKES = {
     "a local request is marked when it is offered": Mistake(
         SCENARIOS["local, crash"],
-        texts={
-            "exchange": ("not is_queued and not filter.has(f, digest)", "not is_queued and filter.check(f, digest)")
-        },
+        wrong={"not is_queued and not filter.has(f, digest)": "not is_queued and filter.check(f, digest)"},
     ),
     "acknowledged before local requests are done": Mistake(SCENARIOS["local, crash"], NeverWaitsForLocal),
     "acknowledged before the links of local requests are queued": Mistake(
@@ -282,91 +282,115 @@ MISTAKES = {
         SCENARIOS["local, lost twice, each page once"], TrustsLostLookUps, walks=0
     ),
     "acknowledged before the children are queued": Mistake(
-        spare(((1, 2), (), ()), 1, ("crash",), batch=1), AcknowledgesTooEarly, seed=10
+        spare(((1, 2), (), ()), 1, ("crash",), batch=1),
+        AcknowledgesTooEarly,
+        seed=10,
+        crawl=("kill", 261),
     ),
     "stamps are not compared": Mistake(
-        two(SMALL, 1, ("lost",), want=2, most=1), texts={"exchange": ("stamp ~= my.stamp or ", "")}
+        two(SMALL, 1, ("lost",), want=2, most=1),
+        wrong={"stamp ~= my.stamp or ": ""},
+        crawl=("lossy", 3),
     ),
     "start requests are offered once": Mistake(SCENARIOS["rollback, start requests"], StartsOnce),
     "a server that went back is not noticed": Mistake(
         one(TINY, 1, ("rollback",), is_slow=True),
-        texts={"exchange": ("stamp ~= my.stamp or ", "stamp < my.stamp or ")},
+        wrong={"stamp ~= my.stamp or ": "stamp < my.stamp or "},
         seed=4,
+        crawl=("rollback", 20),
     ),
     "an equal request of a lost reply is taken for the acknowledged one": Mistake(
         Scenario(((1, 2), (), (1,)), ((0,),), 1, ("lost",), want=3, at_once=2, unfiltered=2),
-        texts={"join": ("if stamp == before.prior then move(TAKEN, QUEUE) end", "")},
+        wrong={"if stamp == before.prior then move(TAKEN, QUEUE) end": ""},
         seed=1,
     ),
     "the number of a join is not compared": Mistake(
-        one(SMALL, 1, ("lost",), want=2, most=1), texts={"join": ("number <= before.join", "number < 0")}, seed=18
+        one(SMALL, 1, ("lost",), want=2, most=1), wrong={"number <= before.join": "number < 0"}, seed=18
     ),
     "a join alone counts as a worker": Mistake(
         two(TINY, 1, ("lost",)),
-        texts={"join": ("works = before.works", "works = 1")},
+        wrong={"works = before.works": "works = 1"},
         walks=0,
         is_long=True,
     ),
     "the cache is kept across EXPIRED": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True), KeepsItsCache, seed=19
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
+        KeepsItsCache,
+        seed=19,
+        crawl=("loss", 14),
     ),
     "pages whose children were lost are acknowledged": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True), NeverTaints, seed=19
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
+        NeverTaints,
+        seed=19,
+        crawl=("rollback", 53),
     ),
     "a link dropped by the cache is not relied on": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True), ForgetsDrops, seed=37
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
+        ForgetsDrops,
+        seed=37,
+        crawl=("loss", 1064),
     ),
     "any registration is taken for intact": Mistake(
-        one(TINY, 1, ("rollback",), is_slow=True), RelativelyTrusting, seed=4
+        one(TINY, 1, ("rollback",), is_slow=True),
+        RelativelyTrusting,
+        seed=4,
+        crawl=("rollback", 100),
     ),
     "nothing is leased again after EXPIRED": Mistake(
         Scenario(SMALL, ((0,), (0,)), 2, ("flushall", "crash"), spare=(1,), most=3),
-        texts={"exchange": ("my.held = in_parts('ZADD', LEASES, without_digests(holds))", "my.held = 0")},
+        wrong={"my.held = in_parts('ZADD', LEASES, without_digests(holds))": "my.held = 0"},
         seed=7,
     ),
     "a rejoin keeps the old leases": Mistake(
         one(TINY, 1, ("rollback",)),
-        texts={"exchange": ("move(LEASES, QUEUE)\nmy.held = in", "my.held = call('ZCARD', LEASES) + in")},
+        wrong={"move(LEASES, QUEUE)\nmy.held = in": "my.held = call('ZCARD', LEASES) + in"},
         walks=0,
         is_long=True,
     ),
-    "unanswered offers are dropped": Mistake(one(TINY, 1, ("lost",)), DropsUnansweredOffers),
+    "unanswered offers are dropped": Mistake(one(TINY, 1, ("lost",)), DropsUnansweredOffers, crawl=("lossy", 1)),
     "requests that have not begun are dropped at a rejoin": Mistake(
         Scenario(((1, 2, 3), (), (), ()), ((0,),), 1, ("flushall",), want=3), ReturnsNothingAtARejoin, seed=9
     ),
     "deleted although others work": Mistake(
         SCENARIOS["no fault, one is stopped"],
-        texts={"leave": ("delete == '' and working == 0 and", "delete == '' and")},
+        wrong={"delete == '' and working == 0 and": "delete == '' and"},
     ),
     "deleted although requests wait": Mistake(
         Scenario(((1,), (), ()), ((0,), (2,), (0,)), 1, ("crash",), late=(1,), spare=(2,)),
-        texts={"leave": ("is_due = is_due and crawl.waiting + held == 0", "")},
+        wrong={"is_due = is_due and crawl.waiting + held == 0": ""},
         walks=0,
     ),
-    "finished without contact of the others": Mistake(two(SMALL, 1, ("crash",)), FinishesAlone, walks=0),
+    "finished without contact of the others": Mistake(
+        two(SMALL, 1, ("crash",)), FinishesAlone, walks=0, crawl=("kill", 75)
+    ),
     "finished although others are busy": Mistake(
-        two(SMALL), texts={"exchange": ("is_quiet = is_quiet and r.busy == 0 and r.held == 0", "")}
+        two(SMALL), wrong={"is_quiet = is_quiet and r.busy == 0 and r.held == 0": ""}
     ),
     "finished although others may hold start requests": Mistake(
-        Scenario(((2,), (), ()), ((0,), (1,))), texts={"exchange": ("r.busy == 0 and ", "")}, seed=2
+        Scenario(((2,), (), ()), ((0,), (1,))), wrong={"r.busy == 0 and ": ""}, seed=2
     ),
     "no audit": Mistake(
-        SCENARIOS["lost the queue"], texts={"all": ("if crawl.waiting < noted[3] then", "if false then")}
+        SCENARIOS["lost the queue"],
+        wrong={"if crawl.waiting < noted[3] then": "if false then"},
+        crawl=("evict", 15),
     ),
     "leases are not counted": Mistake(
         SCENARIOS["lost leases"],
-        texts={"all": ("return r.held - call('ZCARD', STEM .. 'leases:' .. worker) - taken", "return 0 * taken")},
+        wrong={"return r.held - call('ZCARD', STEM .. 'leases:' .. worker) - taken": "return 0 * taken"},
         walks=0,
     ),
     "a failed request is only acknowledged": Mistake(
-        SCENARIOS["failing"], texts={"exchange": ("write(FAILED, failed[i],", "local _ = (failed[i] ..")}
+        SCENARIOS["failing"], wrong={"write(FAILED, failed[i],": "local _ = (failed[i] .."}
     ),
     "deaths count for all leases": Mistake(
-        SCENARIOS["poison, and a crash"], texts={"all": ("elseif member == suspect and call", "elseif call")}
+        SCENARIOS["poison, and a crash"],
+        wrong={"elseif member == suspect and call": "elseif call"},
+        crawl=("poison", 325),
     ),
     "the first death does not count": Mistake(
         SCENARIOS["poison"],
-        texts={"all": ("call('HSET', DELIVERIES, member, 1)", "call('HSET', DELIVERIES, member, 0)")},
+        wrong={"call('HSET', DELIVERIES, member, 1)": "call('HSET', DELIVERIES, member, 0)"},
     ),
     "a suspect on its last delivery runs beside others": Mistake(
         Scenario(
@@ -381,20 +405,20 @@ MISTAKES = {
             max_deliveries=2,
             most=9,
         ),
-        texts={"exchange": ("return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries", "return false")},
+        wrong={"return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries": "return false"},
     ),
     "the filter is deleted under another spider": Mistake(
         Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)),
-        texts={"leave": ("if is_shared then call", "if false then call")},
+        wrong={"if is_shared then call": "if false then call"},
     ),
     "leases of another worker are not returned": Mistake(
         SCENARIOS["unfiltered, equal, two at once"],
-        texts={"heartbeat": ("move(STEM .. 'leases:' .. worker, QUEUE)", _SKIPS_EQUAL_LEASES)},
+        wrong={"move(STEM .. 'leases:' .. worker, QUEUE)": _SKIPS_EQUAL_LEASES},
         is_long=True,
     ),
     "a rejoin removes an equal request that waits": Mistake(
         Scenario(((1, 2), (), (1,)), ((0,), (0,)), 1, ("false",), want=3, at_once=2, unfiltered=2),
-        texts={"exchange": ("if holds[i] ~= '' then call('ZREM'", "if true then call('ZREM'")},
+        wrong={"if holds[i] ~= '' then call('ZREM'": "if true then call('ZREM'"},
         is_long=True,
     ),
     "partitions, a suspect on its last delivery runs beside others": Mistake(
@@ -413,21 +437,58 @@ MISTAKES = {
         Scenario(TINY, ((0,), ()), partitions=2), IsIdleAlone, walks=0
     ),
     "partitions, stamps of acknowledgements are not compared": Mistake(
-        SCENARIOS["partitions, lost one while none runs"], ComparesNothing, walks=0
+        SCENARIOS["partitions, lost one while none runs"],
+        ComparesNothing,
+        walks=0,
+        crawl=("absent/5", 7),
     ),
     "partitions, no reliance is stored": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
-        texts={"exchange": ("if relied ~= '' then my.relied = relied end", "")},
+        wrong={"if relied ~= '' then my.relied = relied end": ""},
         walks=0,
     ),
     "partitions, a join forgets the reliance": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
-        texts={"join": ("relied = before.relied,", "relied = '-',")},
+        wrong={"relied = before.relied,": "relied = '-',"},
         walks=0,
     ),
     "partitions, an older crawl goes on in silence": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
-        texts={"join": ("is_new and has_other_id or not crawl.id", "not crawl.id")},
+        wrong={"is_new and has_other_id or not crawl.id": "not crawl.id"},
         walks=0,
     ),
+    "a dead worker's leases are dropped": Mistake(
+        wrong={"move(STEM .. 'leases:' .. worker, QUEUE)": ""}, crawl=("kill", 2)
+    ),
+    "missing leases are not noted": Mistake(
+        wrong={"if missing ~= 0 then note_loss": "if false then note_loss"}, crawl=("double", 7)
+    ),
+    "a rejoin is no worker for a moment": Mistake(wrong={"works = before.works": "works = 0"}, crawl=("mixed", 272)),
+    "a rejoin forgets lost leases": Mistake(
+        wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}, crawl=("double", 7)
+    ),
+    "lost registrations are not noticed": Mistake(
+        wrong={" or not crawl.id and is_used then": " then"}, crawl=("double", 2118)
+    ),
+    "a worker that was away presumes others dead": Mistake(
+        wrong={"my.since = NOW end": "my.since = 0 end"}, crawl=("stop", 10)
+    ),
+    "the first queue to end deletes the filter": Mistake(
+        wrong={"if is_shared then call": "if false then call"}, crawl=("shared", 2)
+    ),
+    "a suspect without its name fails an exchange": Mistake(
+        wrong={"if not suspect or not call(": "if not call("}, crawl=("poison", 127)
+    ),
+    "acknowledged before all partitions have the links": Mistake(worker=AcknowledgesAlone, crawl=("kill/2", 7)),
+    "pages whose links another partition lost are acknowledged": Mistake(worker=TaintsNoOthers, crawl=("loss/2", 4)),
+    "a partition is joined again without the first one": Mistake(worker=RejoinsUnconfirmed, crawl=("double/2", 39)),
+    "pages that led to forgotten local requests are acknowledged": Mistake(
+        worker=ForgetsLocalAlone, crawl=("local/2", 10)
+    ),
+    "a late flush deletes requests of the new crawl": Mistake(
+        wrong={"flush = origin_of_first == 'flush' and (is_older or not crawl.id and (flush or not is_used))": ""},
+        crawl=("flush/5", 417),
+    ),
 }
+SEARCHED = {name: mistake for name, mistake in MISTAKES.items() if mistake.scenario}
+SIMULATED = {name: mistake for name, mistake in MISTAKES.items() if mistake.crawl}

@@ -1,1 +1,0 @@
-"""Crawls over real servers with faults at random moments, for a given time: do they miss pages?"""
