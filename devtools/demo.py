@@ -26,7 +26,7 @@ from devtools import round_trips
 from devtools.crawl_process import ROOT, Crawl, CrawlProcess, Job
 from devtools.servers import memory_usage, running
 from devtools.site import MadeUpLinks, Site, serving
-from scrapy_bloom._format import plural
+from scrapy_bloom.text import plural
 
 PROJECT = ROOT / "example_project"
 FILTER, SET = "demo:filter", "demo:set"

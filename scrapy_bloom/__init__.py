@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.pipelines import RedisPipeline
     from scrapy_bloom.scheduler import BloomScheduler
     from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
-    from scrapy_bloom.transport.urls import FromSentinel
+    from scrapy_bloom.transport.connect import FromSentinel
 
 __all__ = [
     "Addon",
@@ -50,7 +50,7 @@ _MODULES = {
     "pipelines": ("RedisPipeline",),
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
-    "transport.urls": ("FromSentinel",),
+    "transport.connect": ("FromSentinel",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

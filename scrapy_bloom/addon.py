@@ -8,12 +8,14 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER, load_setting, require_serializer
-from scrapy_bloom._scrapy.connection import RedisSettings
-from scrapy_bloom._scrapy.exit_report import reports_at_exit, running_command
+from scrapy_bloom.codec import require_serializer
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.exit_report import reports_at_exit, running_command
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.scheduler import BloomScheduler
+from scrapy_bloom.settings import SERIALIZER, BloomSettings, load_setting
+from scrapy_bloom.transport.connect import RedisSettings
 
 logger = logging.getLogger(__name__)
 
@@ -106,20 +108,13 @@ def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any
 def _check(settings: BaseSettings, scheduler: Any, *, filters: bool) -> None:
     """Raise the errors of an engine start early."""
     if filters:
-        BloomSettings.from_settings(settings)
-    # A method is checked, not the class: users may bring their own scheduler.
-    if hasattr(scheduler, "check_settings"):
+        FilterParameters.of(BloomSettings.from_settings(settings))
+    if _is_a(scheduler, BloomScheduler):
         scheduler.check_settings(settings)
     elif _is_a(scheduler, Scheduler) and RedisSettings(settings).is_selected_by_url:
         raise ConfigError(
             f"SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis cannot connect to the cluster or the Sentinels in "
             f"REDIS_URL; set {_OURS['SCHEDULER']!r}"
-        )
-    elif _is_a(scheduler, Scheduler) and RedisSettings(settings).decodes and _stores_bytes(settings):
-        raise ConfigError(
-            f"REDIS_DECODE_RESPONSES = True with SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis would lose each "
-            "request that it takes, since its bytes are not text; remove it (also from REDIS_PARAMS), or set "
-            f"{_OURS['SCHEDULER']!r}"
         )
     if filters and _is_a(scheduler, Scheduler):
         require_serializer(settings)
@@ -132,10 +127,6 @@ def _require_dupefilter(name: Any, kind: Any) -> None:
             f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
             f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
         )
-
-
-def _stores_bytes(settings: BaseSettings) -> bool:
-    return (settings.get("SCHEDULER_SERIALIZER") or PICKLE) in (PICKLE, SERIALIZER)
 
 
 def _set_unless_chosen(settings: BaseSettings, name: str) -> str:
@@ -165,7 +156,7 @@ def _is_a(kind: Any, base: type) -> bool:
 
 def _consequence_of(scheduler: Any) -> str:
     """Return the consequence of a scheduler other than BloomScheduler, for the log."""
-    if hasattr(scheduler, "check_settings"):
+    if _is_a(scheduler, BloomScheduler):
         return ""
     if _is_a(scheduler, Scheduler):
         return ". The workers share the queue and the filter; a killed worker loses the requests that it held"

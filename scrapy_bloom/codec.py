@@ -1,19 +1,23 @@
 """Serialize requests for the queue and read them back; failures are logged."""
 
+import importlib
 import logging
 import operator
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from scrapy import Request
+from scrapy.settings import BaseSettings
+from scrapy.utils.request import request_from_dict
 
-from scrapy_bloom._format import as_bytes, plural
-from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER
-from scrapy_bloom.monitoring.stats import DEAD_LETTERS, RequestNotifier
+from scrapy_bloom import engine
+from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Offer
+from scrapy_bloom.settings import PICKLE, SERIALIZER
+from scrapy_bloom.text import as_bytes, plural
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,31 @@ _MAX_SCORE = sys.float_info.max
 # Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
 _FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
 _URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
+
+
+def require_serializer(settings: BaseSettings) -> None:
+    """Serialize one request and read it back, since a broken SCHEDULER_SERIALIZER would drop all requests.
+
+    Raises:
+        ConfigError: the module cannot be imported, or does not return the request.
+    """
+    serializer = settings.get("SCHEDULER_SERIALIZER")
+    if not serializer:
+        return
+    try:
+        module = importlib.import_module(serializer) if isinstance(serializer, str) else serializer
+        request = Request("https://example.com/", headers={"Accept": "text/html"}, body=b"body")
+        stored = module.dumps(request.to_dict())
+        if not isinstance(stored, (str, bytes)):
+            raise TypeError(f"`dumps` returns {type(stored).__name__}, neither bytes nor str")
+        restored = request_from_dict(module.loads(as_bytes(stored)))
+        if restored.url != request.url:
+            raise ValueError(f"`loads` returns a request of {restored.url!r} for one of {request.url!r}")
+    except Exception as error:  # any error of the user's module
+        raise ConfigError(
+            f"SCHEDULER_SERIALIZER = {serializer!r}: cannot store a request and read it again ({type(error).__name__}: "
+            f"{error}); set the full path of a module with `dumps` and `loads`, as in {SERIALIZER!r}"
+        ) from error
 
 
 def misread(member: bytes, serializer: Any) -> str | None:
@@ -60,15 +89,13 @@ class RequestCodec:
     Args:
         queue: the queue of scrapy-redis.
         keys: the keys of the queue, for log lines.
-        notifier: counts requests that cannot be read.
-        max_deliveries: deaths of workers that make a request a dead letter.
+        note_unreadable: called for each request that cannot be read.
     """
 
-    def __init__(self, queue: Any, keys: QueueKeys, notifier: RequestNotifier, max_deliveries: int) -> None:
+    def __init__(self, queue: Any, keys: QueueKeys, note_unreadable: Callable[[], object]) -> None:
         self._queue = queue
         self._keys = keys
-        self._notifier = notifier
-        self._max_deliveries = max_deliveries
+        self._note_unreadable = note_unreadable
         self._failures = self._local = 0
         self._told: set[str] = set()
         self._readable: set[type[Request]] = set()
@@ -127,7 +154,7 @@ class RequestCodec:
             return self.read(member)
         except Exception as error:  # any error of the serializer or the spider
             self._failures += 1
-            self._notifier.count(DEAD_LETTERS)
+            self._note_unreadable()
             # Without the error's text, which may cite any part of the request.
             cause = type(error).__name__
             if callback := engine.missing_callback(error):
@@ -143,18 +170,3 @@ class RequestCodec:
                 exc_info=self._failures <= _MAX_TRACEBACKS,
             )
             return None
-
-    def report_buried(self, member: bytes) -> None:
-        """Log and count a request that became a dead letter after the deaths of its workers."""
-        try:
-            name = str(self.read(member))
-        except Exception as error:  # the request may be from other code
-            name = f"A request that cannot be read ({type(error).__name__})"
-        self._notifier.count(DEAD_LETTERS)
-        logger.error(
-            "%s: %d workers died while they ran it (BLOOMFILTER_MAX_DELIVERIES); it is not crawled, and is kept at "
-            "the key %r. `scrapy bloom requeue` queues it again",
-            name,
-            self._max_deliveries,
-            self._keys.dead_letters,
-        )

@@ -14,18 +14,17 @@ from typing import TypeVar
 
 from scrapy import Spider, signals
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy import engine
+from scrapy_bloom import engine
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.monitoring.queue_report import QueueReport, report_dead_workers
-from scrapy_bloom.monitoring.stats import ENQUEUED, UNSERIALIZABLE, RequestNotifier, call_safely
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
 from scrapy_bloom.queue.values import Entry, IndexedCall, Offer, Phase, RefusedError
 from scrapy_bloom.queue.worker import Worker
+from scrapy_bloom.report import ENQUEUED, UNSERIALIZABLE, QueueReport, RequestNotifier, call_safely, report_dead_workers
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
 
 logger = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class Delivery:
     ) -> None:
         self.counters = Counters()
         self.reports = [
-            QueueReport(part, queue.keys, self.counters, notifier, codec.report_buried)
+            QueueReport(part, queue.keys, self.counters, notifier, codec.read)
             for part, queue in zip(worker.parts, queues, strict=True)
         ]
         self.wakeup = engine.EngineWakeup(spider.crawler, runtime)

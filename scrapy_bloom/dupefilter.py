@@ -3,7 +3,6 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from scrapy import Request, Spider, signals
@@ -14,24 +13,19 @@ from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProto
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import FilterKey, queue_of
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.components import read_flag, require_request_seen
-from scrapy_bloom._scrapy.connection import connect
-from scrapy_bloom._scrapy.exit_report import reports_at_exit
-from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
+from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.exit_report import reports_at_exit
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.monitoring.queue_report import warn_of_deleted_requests
-from scrapy_bloom.monitoring.reporter import CrawlReporter
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
+from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
+from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
+from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.settings import BloomSettings, read_flag
+from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import retry_until
-from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +152,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter that opens its filter at the first use.
         """
-        require_request_seen(cls, BloomRFPDupeFilter)
+        require_request_seen(cls)
         config = BloomSettings.from_settings(settings)
         self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config = config
@@ -359,7 +353,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             The parameters from the settings, with the fingerprint scheme.
         """
-        return replace(self.config.parameters(), fingerprint=self.fingerprint_scheme())
+        return FilterParameters.of(self.config, self.fingerprint_scheme())
 
     def fingerprint_scheme(self) -> str:
         """Return the name of the fingerprint scheme, which is stored: a filter keeps one scheme for life.
@@ -390,3 +384,19 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
 
 _OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint
+
+
+def require_request_seen(kind: type[Any]) -> None:
+    """Refuse a dupefilter whose own `request_seen` does not use the filter, such as one for scrapy-redis's SET.
+
+    Raises:
+        ConfigError: neither the parent's `request_seen` nor `filter` is named in it.
+    """
+    own: Any = kind.request_seen
+    is_ours = own is BloomRFPDupeFilter.request_seen or not issubclass(kind, BloomRFPDupeFilter)
+    if not (is_ours or {"request_seen", "filter"}.intersection(own.__code__.co_names)):
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its own request_seen calls neither the "
+            "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
+            "instead, whose hash the filter stores"
+        )

@@ -11,15 +11,13 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy_redis import defaults, pipelines
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.components import load_component
-from scrapy_bloom._scrapy.connection import connect
-from scrapy_bloom._scrapy.exit_report import reports_at_exit
+from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
+from scrapy_bloom.exit_report import reports_at_exit
 from scrapy_bloom.queue.keys import key_of
-from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.client import disconnect, require_usable
+from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.settings import BloomSettings, load_component
+from scrapy_bloom.transport.connect import connect, disconnect, require_usable
 from scrapy_bloom.transport.failures import UNKNOWN, advice_for, describe
 from scrapy_bloom.transport.retry import (
     LAST_TRY_SECONDS,

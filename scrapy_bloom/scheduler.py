@@ -14,38 +14,34 @@ from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
-from scrapy_redis import pipelines
+from scrapy_redis import defaults, pipelines
+from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import FilterKey, queue_of
-from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.components import require_scheduler_settings
-from scrapy_bloom._scrapy.connection import RedisSettings, connect
-from scrapy_bloom._scrapy.exit_report import report_at_exit, reports_at_exit
-from scrapy_bloom.codec import RequestCodec, misread
+from scrapy_bloom import engine
+from scrapy_bloom.codec import RequestCodec, misread, require_serializer
 from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
+from scrapy_bloom.exit_report import report_at_exit, reports_at_exit
 from scrapy_bloom.filter.info import foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.monitoring.reporter import CrawlReporter
-from scrapy_bloom.monitoring.stats import DEQUEUED, FAILED, RequestNotifier
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.inspection import first_request
-from scrapy_bloom.queue.keys import another_count, partition_keys
+from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, queue_of
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Offer, Outcome
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.report import DEAD_LETTERS, DEQUEUED, FAILED, CrawlReporter, RequestNotifier
+from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.settings import BloomSettings, load_setting, read_flag, read_seconds
 from scrapy_bloom.spiders import LeasedStartUrls, warn_of_popped_start_urls
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.text import plural
+from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS, cause_of
 from scrapy_bloom.transport.retry import LAST_TRY_SECONDS, RedisUnreachableError, disable_client_retries, retry_until
-from scrapy_bloom.transport.server_info import is_cluster
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +123,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
         """
-        require_scheduler_settings(settings, BloomRFPDupeFilter)
+        _require_dupefilter(settings)
+        _require_queue(settings)
+        for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
+            read_flag(settings, name)
+        read_seconds(settings, "SCHEDULER_IDLE_BEFORE_CLOSE")
+        require_serializer(settings)
 
     @reports_at_exit()
     def open(self, spider: Spider) -> None:
@@ -202,7 +203,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _set_up(self, spider: Spider, keys: list[tuple[str, str]]) -> None:
         config, runtime = self._config, self._runtime
         self._notifier = RequestNotifier(spider, self.stats, self.df)
-        self._codec = RequestCodec(self.queue, self.queue_keys, self._notifier, config.max_deliveries)
+        self._codec = RequestCodec(self.queue, self.queue_keys, partial(self._notifier.count, DEAD_LETTERS))
         self._delivery = Delivery(
             self._worker,
             self._queues,
@@ -544,3 +545,36 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._delivery.has_ended = True
         self.df.end_crawl(error)
         raise error
+
+
+def _require_dupefilter(settings: BaseSettings) -> None:
+    path = settings.get("DUPEFILTER_CLASS")
+    kind = load_setting(settings, "DUPEFILTER_CLASS", "scrapy_bloom.BloomRFPDupeFilter")
+    if not (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter)):
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = {path!r}: cannot check requests in batches, as BloomScheduler does; set "
+            "'scrapy_bloom.BloomRFPDupeFilter' or a subclass, or scrapy-redis's SCHEDULER"
+        )
+    if getattr(kind, "request_seen", None) is not BloomRFPDupeFilter.request_seen:
+        raise ConfigError(
+            f"DUPEFILTER_CLASS = {path!r}: overrides request_seen, which BloomScheduler never calls, since it checks "
+            "requests in batches; override request_fingerprint instead, which it calls"
+        )
+
+
+def _require_queue(settings: BaseSettings) -> None:
+    default = defaults.SCHEDULER_QUEUE_CLASS
+    path = settings.get("SCHEDULER_QUEUE_CLASS") or default
+    kind = load_setting(settings, "SCHEDULER_QUEUE_CLASS", default)
+    if not issubclass(kind, PriorityQueue):
+        raise ConfigError(
+            f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, and a list has no "
+            "command with the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's SCHEDULER"
+        )
+    for name in ("push", "pop", "clear"):
+        if getattr(kind, name) is not getattr(PriorityQueue, name):
+            raise ConfigError(
+                f"SCHEDULER_QUEUE_CLASS = {path!r}: overrides {name}, which BloomScheduler never calls, since one "
+                "script queues and leases many requests. Set the priority of requests in a spider middleware instead, "
+                "or SCHEDULER_SERIALIZER, or scrapy-redis's SCHEDULER"
+            )

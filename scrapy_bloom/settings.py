@@ -1,19 +1,199 @@
-"""The BLOOMFILTER_* settings of a crawl, read once into a frozen dataclass."""
+"""The settings of a crawl: a table of ours, which are read once into a frozen dataclass, and readers of Scrapy's.
+
+The rows of the table describe settings (`BLOOMFILTER_CAPACITY = …`), arguments (`capacity = …`) and options of commands
+(`--capacity`). `docs/settings.md` shows the table, and a test compares both.
+"""
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
 
-from scrapy_bloom import options
-from scrapy_bloom._scrapy.components import read_flag
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.text import as_number
 
-PREFIX = options.PREFIX
-SETTINGS = tuple(option.setting for option in options.OPTIONS)
+# scrapy-redis's default SCHEDULER_SERIALIZER, and ours.
+PICKLE, SERIALIZER = "scrapy_redis.picklecompat", "scrapy_bloom.serializer"
+
+PREFIX = "BLOOMFILTER_"
+
+Number = TypeVar("Number", int, float, int | None, float | None)
+
+
+@dataclass(frozen=True)
+class Option(Generic[Number]):
+    """An option with a number as its value.
+
+    Attributes:
+        name: the argument's name.
+        default: the default.
+        allowed: the allowed values in an error, after "must".
+        meaning: the meaning in the documentation; up to a semicolon, in errors, too.
+        least: the smallest allowed number.
+        limit: the smallest number that is too large; infinity is never allowed.
+        is_integer: only whole numbers are allowed.
+        or_zero: 0 is allowed, too, and means `zero`.
+        zero: the value that 0 stands for.
+    """
+
+    name: str
+    default: Number
+    allowed: str
+    meaning: str
+    least: float = 0
+    limit: float = math.inf
+    is_integer: bool = False
+    or_zero: bool = False
+    zero: int | None = None
+
+    @property
+    def setting(self) -> str:
+        """The setting's name."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def label(self) -> str:
+        """The option in an error: the argument, and the setting."""
+        return f"{self.name} ({self.setting})"
+
+    def read(self, value: object) -> Number:
+        """Return the number that a value stands for: `1e8`, `100_000_000` and `"1e8"` are the same.
+
+        Args:
+            value: a number, its text, or None for an option whose `zero` is None.
+
+        Raises:
+            ConfigError: the value is invalid; the text has the name, the value, the allowed values and advice.
+        """
+        if self.or_zero and (value is self.zero or _number(value) == 0):
+            return self.zero  # type: ignore[return-value]  # `zero` is a value of such an option
+        number = _number(value)
+        if number is None or not self.least <= number < self.limit or (self.is_integer and number != int(number)):
+            meaning = self.meaning.partition(";")[0]
+            raise ConfigError(f"{self.label} = {value!r}: must {self.allowed}; set the {meaning}")
+        return int(number) if self.is_integer else number  # type: ignore[return-value]  # as is_integer says
+
+    @property
+    def default_text(self) -> str:
+        """The default as the documentation shows it."""
+        default = self.default or 0
+        return f"{default:,}" if self.is_integer else as_number(default)
+
+
+def _number(value: object) -> float | None:
+    """Return a value, or its text, as a number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+CAPACITY = Option[int](
+    "capacity",
+    1_000_000,
+    "be a whole number of at least 1",
+    "expected number of distinct requests; a layer takes at most 34 GB",
+    least=1,
+    is_integer=True,
+)
+ERROR_RATE = Option[float](
+    "error_rate",
+    1e-6,
+    # No crawl has so many pages that a smaller rate would make a difference.
+    "lie between 0 and 1, both excluded, and not below 1e-15",
+    "share of new requests that may be mistaken for duplicates, over the whole filter",
+    least=1e-15,
+    limit=1,
+)
+EXPANSION = Option[int](
+    "expansion",
+    2,
+    "be a whole number of at least 0",
+    "growth factor of each further layer; 1: equal layers; 0: the filter never grows",
+    is_integer=True,
+)
+TTL = Option[float | None](
+    "ttl",
+    None,
+    # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
+    "be 0 (forever) or at least 1 second",
+    "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
+    least=1.0,
+    or_zero=True,
+)
+CACHE_SIZE = Option[int](
+    "cache_size",
+    65_536,
+    "be a whole number of at least 0",
+    "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache",
+    is_integer=True,
+)
+RETRY_TIMEOUT = Option[float](
+    "retry_timeout",
+    30.0,
+    "be a number of seconds",
+    "seconds for which a worker retries while Redis is unreachable",
+)
+BATCH_SIZE = Option[int](
+    "batch_size",
+    100,
+    # Redis executes a sync as one script, and other clients wait for it.
+    "be a whole number from 1 to 1,000",
+    "number of requests that `BloomScheduler` checks and queues in one batch",
+    least=1,
+    limit=1001,
+    is_integer=True,
+)
+LEASE = Option[float](
+    "lease",
+    60.0,
+    "be above 0, and at most 86,400",
+    "seconds without a heartbeat after which the requests of a worker are requeued",
+    least=math.nextafter(0, 1),
+    limit=math.nextafter(86_400, math.inf),
+)
+MAX_DELIVERIES = Option[int](
+    "max_deliveries",
+    5,
+    "be 0 (no limit) or a whole number of at least 2",
+    "number of workers whose deaths with the same request make it a dead letter; 0: no limit",
+    least=2,
+    is_integer=True,
+    or_zero=True,
+    zero=0,
+)
+
+PARTITIONS = Option[int](
+    "partitions",
+    1,
+    "be a whole number from 1 to 1,024",
+    "number of parts of the queue and the filter of `BloomScheduler`, each in its own slot of a cluster",
+    least=1,
+    limit=1025,
+    is_integer=True,
+)
+
+# In the order of the documentation.
+OPTIONS: tuple[Option[Any], ...] = (
+    CAPACITY,
+    ERROR_RATE,
+    EXPANSION,
+    TTL,
+    CACHE_SIZE,
+    RETRY_TIMEOUT,
+    BATCH_SIZE,
+    LEASE,
+    MAX_DELIVERIES,
+    PARTITIONS,
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+SETTINGS = tuple(option.setting for option in OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
@@ -44,16 +224,16 @@ class BloomSettings:
         (5000, 100)
     """
 
-    capacity: int = options.CAPACITY.default
-    error_rate: float = options.ERROR_RATE.default
-    expansion: int = options.EXPANSION.default
-    ttl: float | None = options.TTL.default
-    cache_size: int = options.CACHE_SIZE.default
-    retry_timeout: float = options.RETRY_TIMEOUT.default
-    batch_size: int = options.BATCH_SIZE.default
-    lease: float = options.LEASE.default
-    max_deliveries: int = options.MAX_DELIVERIES.default
-    partitions: int = options.PARTITIONS.default
+    capacity: int = CAPACITY.default
+    error_rate: float = ERROR_RATE.default
+    expansion: int = EXPANSION.default
+    ttl: float | None = TTL.default
+    cache_size: int = CACHE_SIZE.default
+    retry_timeout: float = RETRY_TIMEOUT.default
+    batch_size: int = BATCH_SIZE.default
+    lease: float = LEASE.default
+    max_deliveries: int = MAX_DELIVERIES.default
+    partitions: int = PARTITIONS.default
     always: tuple[re.Pattern[str], ...] = ()
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
@@ -77,17 +257,12 @@ class BloomSettings:
         """
         _refuse_unknown(settings)
         values: dict[str, Any] = {
-            option.name: option.read(settings[option.setting])
-            for option in options.OPTIONS
-            if option.setting in settings
+            option.name: option.read(settings[option.setting]) for option in OPTIONS if option.setting in settings
         }
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
         values["retry_failed"] = read_flag(settings, RETRY_FAILED)
-        read = cls(**values, always=_patterns(settings.get(ALWAYS)))
-        # Some values are invalid only together.
-        read.parameters().require_size(read.partitions)
-        return read
+        return cls(**values, always=_patterns(settings.get(ALWAYS)))
 
     def refuse_queue_options(self) -> None:
         """Refuse the settings that only `BloomScheduler` can obey.
@@ -101,7 +276,7 @@ class BloomSettings:
             scrapy_bloom.errors.ConfigError: BLOOMFILTER_PARTITIONS = 2: only BloomScheduler obeys this setting; ...
         """
         for name, value, default in (
-            (options.PARTITIONS.setting, self.partitions, options.PARTITIONS.default),
+            (PARTITIONS.setting, self.partitions, PARTITIONS.default),
             (RETRY_FAILED, self.retry_failed, False),
         ):
             if value != default:
@@ -109,18 +284,6 @@ class BloomSettings:
                     f"{name} = {value!r}: only BloomScheduler obeys this setting; set SCHEDULER = "
                     f"'scrapy_bloom.BloomScheduler', or remove {name}"
                 )
-
-    def parameters(self) -> FilterParameters:
-        """Return the settings that all workers of a filter must agree on.
-
-        Returns:
-            The parameters of the filter.
-
-        Example:
-            >>> BloomSettings(capacity=5000).parameters().capacity
-            5000
-        """
-        return FilterParameters(self.capacity, self.error_rate, self.expansion, self.ttl)
 
 
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
@@ -171,3 +334,70 @@ def _refuse_unknown(settings: BaseSettings) -> None:
         raise ConfigError(
             f"{name} = {shown}: there is no such setting{advice} The settings are {', '.join(known.values())}"
         )
+
+
+# Settings of Scrapy and scrapy-redis.
+
+
+def load_component(label: str, path: Any, example: str) -> Any:
+    """Return the class at a path; a class is returned unchanged.
+
+    Args:
+        label: the setting's name for errors.
+        path: the setting's value.
+        example: a valid path.
+
+    Raises:
+        ConfigError: the class cannot be imported.
+    """
+    try:
+        return load_object(path)
+    except Exception as error:  # any error of the user's module
+        raise ConfigError(
+            f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error}); set the full path of a class, "
+            f"as in {example!r}"
+        ) from error
+
+
+def load_setting(settings: BaseSettings, name: str, default: str) -> Any:
+    """Return the class that a setting names.
+
+    Raises:
+        ConfigError: the class cannot be imported.
+    """
+    return load_component(name, settings.get(name) or default, default)
+
+
+def read_flag(settings: BaseSettings, name: str) -> bool:
+    """Return a boolean setting, read as Scrapy does.
+
+    Args:
+        settings: the crawl's settings.
+        name: the setting, False by default.
+
+    Raises:
+        ConfigError: the value is not a boolean.
+    """
+    try:
+        return settings.getbool(name)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} = {settings.get(name)!r}: must be True or False; set either") from None
+
+
+def read_seconds(settings: BaseSettings, name: str) -> int:
+    """Return a setting in whole seconds, read as Scrapy does.
+
+    Args:
+        settings: the crawl's settings.
+        name: the setting, 0 by default.
+
+    Raises:
+        ConfigError: the value is not a whole number of at least 0.
+    """
+    try:
+        seconds = settings.getint(name)
+    except (TypeError, ValueError):
+        seconds = -1
+    if seconds < 0:
+        raise ConfigError(f"{name} = {settings.get(name)!r}: must be a whole number of at least 0; set seconds")
+    return seconds

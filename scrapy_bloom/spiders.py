@@ -13,16 +13,15 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import defaults, spiders
 from scrapy_redis.spiders import RedisMixin
 
-from scrapy_bloom._filter_key import start_key_of
-from scrapy_bloom._format import plural
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy import engine
-from scrapy_bloom._scrapy.connection import RedisSettings, connect
-from scrapy_bloom._scrapy.exit_report import reports_at_exit
+from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.exit_report import reports_at_exit
+from scrapy_bloom.queue.keys import start_key_of
 from scrapy_bloom.queue.start_urls import StartUrl, StartUrls
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.text import plural
+from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect
 from scrapy_bloom.transport.failures import FAULTS, describe
 from scrapy_bloom.transport.retry import RedisUnreachableError, retry_until
 

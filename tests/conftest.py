@@ -14,8 +14,7 @@ import hypothesis
 import pytest
 import redis
 
-from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.urls import FromUrl
+from scrapy_bloom.transport.connect import FromUrl, disconnect
 from tests.support.in_process import close_clients
 from tests.support.kinds import Place, running_kinds
 from tests.support.servers import EACH_KIND, KINDS, Server, running

@@ -22,9 +22,9 @@ from benchmarks.harness.urls import fingerprints, url, urls
 from benchmarks.subjects.queued import scheduling
 from devtools.servers import available, memory_usage, running
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._scrapy.fingerprints import CachedFingerprints
-from scrapy_bloom.options import CACHE_SIZE
+from scrapy_bloom.cache import TwoGenerationCache
+from scrapy_bloom.fingerprints import CachedFingerprints
+from scrapy_bloom.settings import CACHE_SIZE
 
 
 class Case(NamedTuple):

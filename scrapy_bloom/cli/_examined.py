@@ -19,17 +19,17 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import start_key_of
-from scrapy_bloom._format import as_size, as_text
 from scrapy_bloom.cli._target import UNREADABLE, CrawlTarget
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState
-from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.queue.keys import start_key_of, tagged
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.failures import FAULTS, describe
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, evicts, is_cluster, policy
+from scrapy_bloom.text import as_size, as_text
+from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
+from scrapy_bloom.transport.server_info import evicts, policy
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from scrapy_bloom.errors import MismatchError, RefusedError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.queue.keys import tagged
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 
 _BEGIN, _FILL, _WRITE, _COMPLETE, _ALLOCATE = (
     Script(name, "filter") for name in ("begin", "fill", "write", "complete", "allocate")

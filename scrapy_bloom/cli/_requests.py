@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from scrapy import Request
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom._format import plural
 from scrapy_bloom.cli._target import CrawlTarget
 from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.info import StoredFilter
+from scrapy_bloom.text import plural
 
 logger = logging.getLogger(__name__)
 

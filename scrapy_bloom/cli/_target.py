@@ -17,20 +17,25 @@ from scrapy.utils.project import inside_project
 from scrapy_redis import defaults
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom._filter_key import FilterKey, queue_of
-from scrapy_bloom._scrapy.components import load_setting
-from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter.info import StoredFilter, read_filter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXPANSION, PARTITIONS, TTL, Option
 from scrapy_bloom.queue.inspection import QueueState, inspect
-from scrapy_bloom.queue.keys import another_count, partition_keys, partition_of
-from scrapy_bloom.settings import PREFIX, BloomSettings
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, partition_of, queue_of
+from scrapy_bloom.settings import (
+    CAPACITY,
+    ERROR_RATE,
+    EXPANSION,
+    PARTITIONS,
+    PREFIX,
+    TTL,
+    BloomSettings,
+    Option,
+    load_setting,
+)
+from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.retry import retry_until
-from scrapy_bloom.transport.server_info import is_cluster
 
 # Errors of Scrapy and redis-py for settings that they cannot use.
 UNREADABLE = (ImportError, NameError, AttributeError, TypeError, ValueError, KeyError)

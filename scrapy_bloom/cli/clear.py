@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from redis.client import NEVER_DECODE
 from scrapy.settings import Settings
 
-from scrapy_bloom._filter_key import names_shared_filter
-from scrapy_bloom._format import as_size, as_text, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._requests import FINGERPRINT
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.inspection import QueueState, sum_of
+from scrapy_bloom.queue.keys import names_shared_filter
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.text import as_size, as_text, plural
+from scrapy_bloom.transport.scripts import Script
 
 _DELETE = Script("delete", "filter")
 # Members of a SET that are looked at.

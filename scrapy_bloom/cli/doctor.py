@@ -27,26 +27,25 @@ from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
 
-from scrapy_bloom._filter_key import FilterKey, queue_of
-from scrapy_bloom._format import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
-from scrapy_bloom._scrapy.components import PICKLE, SERIALIZER, require_request_seen
 from scrapy_bloom.cli import _console, _examined
 from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, in_partitions, known, loss, refused
 from scrapy_bloom.cli._target import UNREADABLE, add_target_options, spider_loader
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.codec import misread
-from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.dupefilter import require_request_seen
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter.info import StoredFilter, read_filter
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState, first_request
-from scrapy_bloom.queue.keys import QueueKeys, tagged
+from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.start_urls import inspect
-from scrapy_bloom.scripts import Script
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import PICKLE, SERIALIZER, BloomSettings
 from scrapy_bloom.spiders import bypasses_fetch_data
+from scrapy_bloom.text import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
+from scrapy_bloom.transport.connect import is_cluster
 from scrapy_bloom.transport.failures import describe
-from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.transport.scripts import Script
 
 _WAITING_PIPELINE: type = load_object("scrapy_bloom.RedisPipeline")
 _MISSING, _LEASES = Script("missing", "filter"), Script("leases")
@@ -80,10 +79,10 @@ def settings(crawl: Crawl) -> Findings:
     texts = [str(crawl.refusal)] if crawl.refusal else []
     reads: list[Callable[[], object]] = [lambda: crawl.start_key]
     if crawl.uses_filter:
-        reads.append(lambda: BloomSettings.from_settings(given))
+        reads.append(lambda: FilterParameters.of(BloomSettings.from_settings(given)))
         if not crawl.leases:
             reads.append(lambda: BloomSettings.from_settings(given).refuse_queue_options())
-        reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"]), BloomRFPDupeFilter))
+        reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"])))
     if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
         reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
     if crawl.has_spider and crawl.shares:

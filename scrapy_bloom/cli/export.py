@@ -21,7 +21,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError
@@ -30,6 +29,7 @@ from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.text import as_size, plural
 
 # The member of the zip archive that describes the filter, behind one for each shard.
 DESCRIPTION = "filter.json"

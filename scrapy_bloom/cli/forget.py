@@ -20,7 +20,6 @@ from typing import cast
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console, _requests
 from scrapy_bloom.cli._requests import Line, read_lines
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options, by_partition
@@ -28,7 +27,8 @@ from scrapy_bloom.errors import ConfigError, WrongTypeError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.queue.keys import tagged
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.text import plural
+from scrapy_bloom.transport.scripts import Script
 
 _FORGET = Script("forget", "filter", "call")
 # Items in one script, which blocks the server for some 5 ms.

@@ -20,7 +20,6 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_text, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._filling import Filling, place_of_set
 from scrapy_bloom.cli._requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
@@ -30,6 +29,7 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.text import as_text, plural
 
 _BATCH = 500
 _SCHEME_OF_SETS = "scrapy-redis"

@@ -15,7 +15,6 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_error_rate, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._console import duration
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
@@ -24,6 +23,7 @@ from scrapy_bloom.filter.info import StoredFilter, sum_of
 from scrapy_bloom.queue import inspection
 from scrapy_bloom.queue.heartbeat import BEATS_PER_LEASE
 from scrapy_bloom.queue.inspection import QueueState
+from scrapy_bloom.text import as_error_rate, as_size, plural
 
 # The metrics, by the attributes of a filter's info and of a queue's state; of workers the number.
 METRICS = {

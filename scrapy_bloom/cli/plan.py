@@ -15,12 +15,12 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_expected_pages, as_number, as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import add_parameter_options, crawler_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import BLOCK_BITS, LIVE_GENERATIONS, LayerSize, error_rate
 from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.text import as_expected_pages, as_number, as_size, plural
 
 # Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
 SET_BYTES_PER_MEMBER = 80
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     crawler = crawler_of(options.spider, settings, is_optional=True)
     crawler.addons.load_settings(crawler.settings)
     config = BloomSettings.from_settings(crawler.settings)
-    parameters, partitions = config.parameters(), config.partitions
+    parameters, partitions = FilterParameters.of(config), config.partitions
     if not options.compare:
         plan = make_plan(parameters, partitions)
         return _console.report(options, plan, _text(plan))

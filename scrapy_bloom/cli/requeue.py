@@ -16,7 +16,6 @@ from itertools import count, islice, takewhile
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
 from scrapy_bloom.codec import described
@@ -26,7 +25,8 @@ from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.text import plural
+from scrapy_bloom.transport.scripts import Script
 
 _REQUEUE = Script("requeue", "filter", "queue")
 _BATCH = 100

@@ -17,7 +17,6 @@ from zipfile import ZipFile
 
 from scrapy.settings import Settings
 
-from scrapy_bloom._format import as_size, plural
 from scrapy_bloom.cli import _console
 from scrapy_bloom.cli._filling import Filling
 from scrapy_bloom.cli._target import CrawlTarget, add_target_options
@@ -26,7 +25,9 @@ from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError
 from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import LayerSize
-from scrapy_bloom.transport.server_info import evicts, is_cluster
+from scrapy_bloom.text import as_size, plural
+from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.server_info import evicts
 
 _BATCH = 500
 

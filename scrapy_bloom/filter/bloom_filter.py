@@ -20,19 +20,18 @@ from typing import Any, ClassVar, Self
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from scrapy_bloom import options
-from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._format import LimitedWarnings
-from scrapy_bloom._runtime import RUNTIME, Runtime
+from scrapy_bloom import settings
+from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_reply, foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.scripts import Script
-from scrapy_bloom.transport.client import Client, require_usable
+from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.text import LimitedWarnings
+from scrapy_bloom.transport.connect import Client, is_cluster, require_usable
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.retry import disable_client_retries, retry_until
-from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.transport.scripts import Script
 
 logger = logging.getLogger(__name__)
 
@@ -119,27 +118,27 @@ class BloomFilter:
         server: Client,
         key: str | bytes,
         *,
-        capacity: int = options.CAPACITY.default,
-        error_rate: float = options.ERROR_RATE.default,
-        expansion: int = options.EXPANSION.default,
-        ttl: float | None = options.TTL.default,
+        capacity: int = settings.CAPACITY.default,
+        error_rate: float = settings.ERROR_RATE.default,
+        expansion: int = settings.EXPANSION.default,
+        ttl: float | None = settings.TTL.default,
         fingerprint: str = "bytes",
-        cache_size: int = options.CACHE_SIZE.default,
-        retry_timeout: float = options.RETRY_TIMEOUT.default,
+        cache_size: int = settings.CACHE_SIZE.default,
+        retry_timeout: float = settings.RETRY_TIMEOUT.default,
         flush: bool = False,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
         self.key = _key_as_text(key)
         self.parameters = parameters
         self.counters = Counters()
-        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(options.CACHE_SIZE.read(cache_size))
+        self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(settings.CACHE_SIZE.read(cache_size))
         self._clearings = 0  # of the cache
         self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
         # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
         self._owed: set[bytes] = set()
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
-        self.retry_timeout = options.RETRY_TIMEOUT.read(retry_timeout)
+        self.retry_timeout = settings.RETRY_TIMEOUT.read(retry_timeout)
         require_usable(server)
         # The beginning of the names of the other keys, which chooses the slot of the hash.
         self._tag = self.key if re.match(r"[^{]*\{[^}]+\}", self.key) else f"{{{self.key}}}"

@@ -7,14 +7,14 @@ from typing import Any
 
 from redis.client import NEVER_DECODE
 
-from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import START_ANEW, WrongTypeError
 from scrapy_bloom.filter import sizing
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import LayerSize
-from scrapy_bloom.scripts import Script
-from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.text import as_text
+from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.scripts import Script
 
 _INFO, _PLACES = Script("info", "filter"), Script("places", "filter")
 OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"

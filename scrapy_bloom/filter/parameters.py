@@ -6,10 +6,10 @@ import secrets
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from scrapy_bloom import options
-from scrapy_bloom._format import as_number
+from scrapy_bloom import settings
 from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.filter import hashing, sizing
+from scrapy_bloom.text import as_number
 
 FORMAT = 1
 
@@ -27,17 +27,27 @@ class FilterParameters:
         hash: name of the hash scheme.
     """
 
-    capacity: int = options.CAPACITY.default
-    error_rate: float = options.ERROR_RATE.default
-    expansion: int = options.EXPANSION.default
-    ttl: float | None = options.TTL.default
+    capacity: int = settings.CAPACITY.default
+    error_rate: float = settings.ERROR_RATE.default
+    expansion: int = settings.EXPANSION.default
+    ttl: float | None = settings.TTL.default
     fingerprint: str = "bytes"
     hash: str = field(default=hashing.SCHEME, init=False)
 
     def __post_init__(self) -> None:
         for name, value in self.arguments().items():
-            if name in options.BY_NAME:
-                object.__setattr__(self, name, options.BY_NAME[name].read(value))
+            if name in settings.BY_NAME:
+                object.__setattr__(self, name, settings.BY_NAME[name].read(value))
+
+    @classmethod
+    def of(cls, config: settings.BloomSettings, fingerprint: str = "bytes") -> Self:
+        """Return the parameters of a crawl's filter.
+
+        Raises:
+            ConfigError: such a filter would be too large.
+        """
+        given = cls(config.capacity, config.error_rate, config.expansion, config.ttl, fingerprint)
+        return given.require_size(config.partitions)
 
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""
@@ -64,7 +74,7 @@ class FilterParameters:
             needed = part.sizes()[0].blocks * sizing.BLOCK_BYTES
         if needed > sizing.MAX_LAYER_BYTES:
             raise ConfigError(
-                f"{options.CAPACITY.label} = {self.capacity!r}: with {options.ERROR_RATE.label} = "
+                f"{settings.CAPACITY.label} = {self.capacity!r}: with {settings.ERROR_RATE.label} = "
                 f"{as_number(self.error_rate)} such a filter would take {needed / 1e9:,.0f} GB; the limit is "
                 f"{sizing.MAX_LAYER_BYTES / 1e9:.0f} GB. Set the expected number of different requests, a larger "
                 "error rate, or more partitions (BLOOMFILTER_PARTITIONS)"

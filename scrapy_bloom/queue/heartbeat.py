@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
 from scrapy_bloom.queue.values import Call
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.failures import describe
 
 logger = logging.getLogger(__name__)

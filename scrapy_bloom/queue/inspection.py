@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from redis.client import NEVER_DECODE
 
-from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.text import as_text
+from scrapy_bloom.transport.scripts import Script
 
 _INSPECT = Script("inspect")
 # The types of queues; scrapy-redis has lists, too.

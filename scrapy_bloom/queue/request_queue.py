@@ -6,12 +6,12 @@ from typing import Any
 
 from redis.client import NEVER_DECODE
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Call, IndexedCall, Offer
-from scrapy_bloom.scripts import Script
-from scrapy_bloom.transport.server_info import is_cluster
+from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.scripts import Script
 
 # Failed requests that are read at once.
 _PORTION = 500

@@ -12,7 +12,7 @@ from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 
 _EXCHANGE = Script("start_urls")
 

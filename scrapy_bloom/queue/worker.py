@@ -47,7 +47,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
-from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.queue.values import (
     Call,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from redis import exceptions
 
 from scrapy_bloom.errors import BloomError, UnavailableError
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS, as_sentence
 
 # All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
@@ -32,6 +31,52 @@ _NOT_EXECUTED_ERRORS = (
 _NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
 # A server with too many clients closes a new connection before any command.
 _TOO_MANY_CLIENTS = "max number of clients"
+
+# The commands of the scripts of a filter, and of a look at it, on its key and on the keys that begin with it in braces.
+FILTER_COMMANDS = (
+    "EVAL",
+    "EVALSHA",
+    "EXISTS",
+    "GET",
+    "GETRANGE",
+    "HDEL",
+    "HEXISTS",
+    "HGET",
+    "HINCRBY",
+    "HMGET",
+    "HSET",
+    "PEXPIREAT",
+    "PTTL",
+    "SET",
+    "SETRANGE",
+    "STRLEN",
+    "TIME",
+    "TYPE",
+    "UNLINK",
+)
+# Further commands of a queue, on its key and on the keys that begin with it in braces; HKEYS: of start URLs.
+QUEUE_COMMANDS = (
+    "DEL",
+    "HGETALL",
+    "HKEYS",
+    "HLEN",
+    "HSCAN",
+    "PERSIST",
+    "PEXPIRE",
+    "PING",
+    "ZADD",
+    "ZCARD",
+    "ZRANGE",
+    "ZREM",
+    "ZSCORE",
+)
+
+
+def as_sentence(commands: Sequence[str]) -> str:
+    """Return commands as an enumeration: `A, B and C`."""
+    *most, last = commands
+    return f"{', '.join(most)} and {last}"
+
 
 _LOGIN = "check the user name and the password of the client (REDIS_URL or REDIS_PARAMS)"
 _PERMISSION = (

@@ -18,8 +18,8 @@ from redis import BlockingConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, StoppedError, UnavailableError
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

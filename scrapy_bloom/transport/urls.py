@@ -1,21 +1,16 @@
-"""Make the client that a URL selects: of a server, of a cluster, or of the master behind Sentinels."""
+"""Read and check a Redis URL, which may name a server, a cluster, or Sentinels: `redis+cluster://host:port,host:port`."""
 
-import inspect
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
-from redis import RedisCluster, SSLConnection
-from redis.backoff import NoBackoff
-from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode
-from redis.connection import parse_url, to_bool
-from redis.exceptions import ClusterDownError
-from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis import SSLConnection
+from redis.connection import parse_url
 
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.transport.failures import FAULTS, decisive
 
+URL = "REDIS_URL"
 # The valid beginnings of a URL. Those with a plus sign select the client, too.
 SCHEMES = (
     "redis://",
@@ -26,12 +21,10 @@ SCHEMES = (
     "redis+cluster://",
     "rediss+cluster://",
 )
-_CLUSTER_PORT = 6379
-_SENTINEL_PORT = 26379
-# For all Sentinels together, unless `socket_timeout` is set.
-_TIMEOUT_SECONDS = 5.0
-# The prefix of options for the Sentinels.
-SENTINEL = "sentinel_"
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)
+# redis-py's default, and the Sentinels' own.
+_PORTS = {"sentinel": 26379}
+_PORT = 6379
 
 
 @dataclass(frozen=True)
@@ -64,14 +57,14 @@ class RedisUrl:
         login, _, hosts = authority.rpartition("@")
         return cls(scheme, kind, login, hosts, slash + path, query)
 
-    def addresses(self, port: int) -> list[tuple[str, int]]:
-        """Return the hosts with their ports, `port` by default.
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return the hosts with their ports, by default that of the kind.
 
         Raises:
             ValueError: an address has no host, or its port is not a number.
         """
         parts = [urlsplit(f"//{address.strip()}") for address in self.hosts.split(",")]
-        found = [(each.hostname or "", each.port or port) for each in parts]
+        found = [(each.hostname or "", each.port or _PORTS.get(self.kind, _PORT)) for each in parts]
         if not all(host for host, _ in found):
             raise ValueError("an address without a host")
         return found
@@ -85,157 +78,61 @@ class RedisUrl:
             options["ssl"] = True
         return dict(options)
 
-
-class FromUrl:
-    """The `redis_cls` of a URL whose scheme selects the client, such as `redis+cluster://`."""
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Any:
-        """Make the client.
-
-        Args:
-            url: `redis+sentinel://host:port,host:port/service/db` or `redis+cluster://host:port,host:port`; `rediss+`
-                for TLS.
-            **options: passed to `redis.Redis` or `redis.RedisCluster`; an option in the URL takes precedence.
-
-        Returns:
-            A `redis.Redis` of the master, or a `redis.RedisCluster`.
+    def service_and_database(self) -> tuple[str, str]:
+        """Return the Sentinels' name for the master, and the database.
 
         Raises:
-            ValueError: a part of the URL is invalid.
-            TypeError: there is no such option.
+            ValueError: the path is not `/service` or `/service/db`.
         """
-        parts = RedisUrl.parse(url)
-        # scrapy-redis passes it, and redis-py has deprecated it. redis-py's retries are turned off in any case.
-        options.pop("retry_on_timeout", None)
-        if parts.kind == "cluster":
-            return _cluster(parts, options)
-        if parts.kind == "sentinel":
-            return _master(parts, **options)
-        raise ValueError("neither a cluster nor Sentinels")
+        service, _, database = self.path.strip("/").partition("/")
+        if not service or service.isdecimal() or not (database or "0").isdecimal():
+            raise ValueError("a path without a service")
+        return service, database
 
 
-def service_and_database(path: str) -> tuple[str, str]:
-    """Return the Sentinels' name for the master, and the database.
+def require_url(url: str) -> None:
+    """Refuse a URL that redis-py would misread.
+
+    If an unquoted character cuts the password, errors would show its first part as a host or a port.
 
     Raises:
-        ValueError: the path is not `/service` or `/service/db`.
+        ConfigError: the URL is invalid; the text has no part of it but its scheme.
     """
-    service, _, database = path.strip("/").partition("/")
-    if not service or service.isdecimal() or not (database or "0").isdecimal():
-        raise ValueError("a path without a service")
-    return service, database
-
-
-def _cluster(url: RedisUrl, options: dict[str, Any]) -> Any:
-    options = {**options, **url.options()}
-    if options.pop("db", 0):
-        raise ValueError("a database of a cluster")
-    # redis-py would ignore them.
-    unknown = options.keys() - {*REDIS_ALLOWED_KEYS, *inspect.signature(RedisCluster).parameters}
-    if unknown:
-        raise TypeError(f"unexpected keyword argument '{min(unknown)}'")
-    errors: list[Exception] = []
-    # One by one: if all fail, redis-py would raise the error of one of them.
-    for host, port in url.addresses(_CLUSTER_PORT):
-        node: Any = ClusterNode(host, port)  # type: ignore[no-untyped-call]
-        try:
-            return _client_by(node, options)
-        except FAULTS as error:
-            errors.append(error)
-        except IndexError:
-            # With `require_full_coverage=False`, redis-py looks for the first of no masters.
-            errors.append(ClusterDownError(f"the node at {host}:{port} knows no slots"))
-    raise decisive(errors)
-
-
-def _client_by(node: Any, options: dict[str, Any]) -> Any:
-    """Return a client that has asked a node for the slots. redis-py leaves the connection open if that fails."""
+    parts = RedisUrl.parse(url)
+    if not url or parts.scheme == "unix":
+        return
+    if "@" in parts.path + parts.query.partition("=")[0] or "#" in url:
+        raise _unreadable()
+    if not url.startswith(SCHEMES):
+        begin = _SCHEME.match(url)
+        shown = f" = '{begin[0]}…'" if begin else ""
+        raise ConfigError(f"{URL}{shown}: must begin with one of {', '.join(SCHEMES)}")
     try:
-        return RedisCluster(startup_nodes=[node], **options)
-    except BaseException:
-        if node.redis_connection is not None:
-            node.redis_connection.close()
-        raise
+        parts.addresses()
+    except ValueError:
+        raise _unreadable() from None
+    _require_path(parts)
 
 
-def _master(url: RedisUrl, sentinel_kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Return a client of the master. TLS is for the Sentinels, too, unless `sentinel_ssl` says otherwise."""
-    service, database = service_and_database(url.path)
-    pairs = parse_qsl(url.query, keep_blank_values=True)
-    masters = [pair for pair in pairs if not pair[0].startswith(SENTINEL)]
-    theirs = {name.removeprefix(SENTINEL): value for name, value in pairs if name.startswith(SENTINEL)}
-    has_tls = to_bool(theirs.pop("ssl", str(url.scheme == "rediss")))  # type: ignore[no-untyped-call]
-    shared: dict[str, Any] = {}
-    if has_tls:
-        shared = {name: value for name, value in options.items() if name.startswith("ssl_")}
-        theirs = {**{name: value for name, value in masters if name.startswith("ssl_")}, **theirs}
-    sentinels = RedisUrl("rediss" if has_tls else "redis", "", "", "", "", urlencode(theirs))
-    return client_of_master(
-        replace(url, path=f"/{database}", query=urlencode(masters)),
-        service,
-        {**shared, **sentinels.options(), **(sentinel_kwargs or {})},
-        options,
+def _require_path(parts: RedisUrl) -> None:
+    """Refuse a URL without a master's name, or whose database is invalid."""
+    database = parts.path.strip("/")
+    if parts.kind == "sentinel":
+        try:
+            parts.service_and_database()
+        except ValueError:
+            raise ConfigError(
+                f"{URL} names no master: end it with the Sentinels' name for the master, and with a database if it "
+                "is not 0, as in redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
+            ) from None
+    elif parts.kind == "cluster" and database.strip("0"):
+        raise ConfigError(f"{URL} names a database, but a cluster has none: end it with the last host's port")
+    elif database and not database.isdecimal():
+        raise ConfigError(f"{URL} names a database that is no number: end it with one, as in redis://localhost:6379/0")
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        f"{URL} cannot be read: it must be like redis://user:password@host:6379/0, with every character "
+        "of the password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
     )
-
-
-class FromSentinel:
-    """A `redis_cls` for REDIS_PARAMS: a client of the master behind Sentinels, which follows failovers.
-
-    REDIS_URL lists the Sentinels, separated by commas. User, password, database and TLS (`rediss://`) are the master's,
-    like the options in REDIS_PARAMS. Two options are for the Sentinels: `service_name`, their name for the master
-    (default: mymaster), and `sentinel_kwargs`, a dict with their own password and other options.
-
-    Each Sentinel is asked once and has an equal share of `socket_timeout` to reply. Silent Sentinels block the reactor
-    no longer than a silent master does.
-
-    Raises:
-        ConfigError: REDIS_URL is not set.
-
-    Example:
-        In a project's `settings.py`:
-
-        >>> REDIS_URL = "redis://:secret@sentinel-1:26379,sentinel-2:26379,sentinel-3:26379/0"
-        >>> REDIS_PARAMS = {"redis_cls": "scrapy_bloom.FromSentinel", "service_name": "crawl"}
-    """
-
-    def __init__(self, **options: Any) -> None:  # noqa: ARG002  # scrapy-redis calls it without a URL
-        raise ConfigError(
-            "REDIS_URL is not set: scrapy_bloom.FromSentinel needs the addresses of the Sentinels; set REDIS_URL = "
-            "'redis://sentinel-1:26379,sentinel-2:26379'"
-        )
-
-    @classmethod
-    def from_url(
-        cls, url: str, service_name: str = "mymaster", sentinel_kwargs: dict[str, Any] | None = None, **options: Any
-    ) -> Any:
-        """Make a client of the master. Nothing is sent before its first command.
-
-        Args:
-            url: the Sentinels' addresses, and the master's user, password and database.
-            service_name: the Sentinels' name for the master.
-            sentinel_kwargs: options for the Sentinels themselves.
-            **options: passed to `redis.Redis`.
-
-        Returns:
-            A `redis.Redis`.
-
-        Raises:
-            ValueError: an address has no host, or its port is not a number.
-
-        Example:
-            >>> client = FromSentinel.from_url("redis://sentinel-1,sentinel-2:26379/5", service_name="crawl")
-            >>> client.connection_pool.service_name
-            'crawl'
-        """
-        return client_of_master(RedisUrl.parse(url), service_name, sentinel_kwargs or {}, options)
-
-
-def client_of_master(url: RedisUrl, service_name: str, sentinel_kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Return a client of the master, as `FromSentinel.from_url` does for a parsed URL."""
-    hosts = url.addresses(_SENTINEL_PORT)
-    options = {**options, **url.options()}
-    share = (options.get("socket_timeout") or _TIMEOUT_SECONDS) / len(hosts)
-    asked_once = {"socket_timeout": share, "socket_connect_timeout": share, "retry": Retry(NoBackoff(), 0)}
-    sentinels: Any = Sentinel(hosts, sentinel_kwargs={**asked_once, **sentinel_kwargs})  # type: ignore[no-untyped-call]
-    return sentinels.master_for(service_name, **options)

@@ -18,7 +18,7 @@ from scrapy_bloom.cli._examined import Crawl, Level, Node, findings_of, replicat
 from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.queue.values import Outcome
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import command, crawling, waiting
 from tests.support.clusters import cluster_client, replicated_cluster, running_cluster
 from tests.support.documentation import tables

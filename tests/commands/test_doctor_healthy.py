@@ -13,7 +13,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
 from scrapy_bloom.serializer import dumps
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling, spiders
 from tests.support.examining import OURS, examine, wrong
 from tests.support.servers import EACH_KIND, Server, running

@@ -14,7 +14,7 @@ ADDON = {"ADDONS": {"scrapy_bloom.Addon": 500}}
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
 STOCK, LOCAL = "scrapy_redis.dupefilter.RFPDupeFilter", "scrapy.dupefilters.RFPDupeFilter"
 STOCK_ITEMS = "scrapy_redis.pipelines.RedisPipeline"
-FLUSH = {"SCHEDULER_FLUSH_ON_START": True}
+FLUSH: dict[str, Any] = {"SCHEDULER_FLUSH_ON_START": True}
 MANY = 50_000
 
 
@@ -61,6 +61,7 @@ def local(spider: str = "shop", settings: dict[str, Any] = OURS, **changed: Any)
     return Mistake("scheduler", "advice", "workers share nothing", changed, spider, settings)
 
 
+SHARED_FLUSH = "SCHEDULER_FLUSH_ON_START = True and SCHEDULER_DUPEFILTER_KEY"
 ITEMS: dict[str, Any] = {"ITEM_PIPELINES": {STOCK_ITEMS: 1}}
 KEPT: dict[str, Any] = {**ITEMS, "BLOOMFILTER_RETRY_FAILED": True}
 IN_SET = f"{SPIDERS}.InSet"
@@ -106,6 +107,13 @@ MISTAKES = {
     "flush of a kept crawl": Mistake("flush", "loss", "SCHEDULER_PERSIST = True", {**FLUSH, "SCHEDULER_PERSIST": True}),
     "flush of one process": Mistake(
         "flush", "advice", "the crawl deletes the filter at its start", {**FLUSH, "SCHEDULER": SCRAPYS}
+    ),
+    "flush of a shared filter": refused(f"{SHARED_FLUSH} = 'all'", **FLUSH, SCHEDULER_DUPEFILTER_KEY="all"),
+    "flush of a filter that processes share": refused(
+        f"{SHARED_FLUSH} = 'all'", **FLUSH, SCHEDULER_DUPEFILTER_KEY="all", SCHEDULER=SCRAPYS
+    ),
+    "failed pages under another scheduler": refused(
+        "BLOOMFILTER_RETRY_FAILED = True: only BloomScheduler", BLOOMFILTER_RETRY_FAILED=True, SCHEDULER=SCRAPYS
     ),
     "a short lease": Mistake("lease", "advice", "BLOOMFILTER_LEASE = 5", {"BLOOMFILTER_LEASE": 5}),
     "a long lease": Mistake("lease", "advice", "BLOOMFILTER_LEASE = 3601", {"BLOOMFILTER_LEASE": 3601}),

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._format import as_text
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.text import as_text
 from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.imports import AFTER, BEFORE, LOST, KilledError, each_moment, faulty

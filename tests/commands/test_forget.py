@@ -11,8 +11,8 @@ from scrapy import Request
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli import forget
-from scrapy_bloom.scripts import Script
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS
+from scrapy_bloom.transport.failures import FILTER_COMMANDS
+from scrapy_bloom.transport.scripts import Script
 from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.live_worker import PARAMETERS

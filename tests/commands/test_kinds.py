@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.text import as_text
 from tests.support import command
 from tests.support.imports import fill
 from tests.support.kinds import Place

@@ -10,7 +10,7 @@ import redis
 
 from devtools.crawl_process import Crawl
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.monitoring import stats
+from scrapy_bloom import report as stats
 from tests.support.extensions import BrokenWorker, enabling
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter
 from tests.support.pages import linked, tree
@@ -31,7 +31,7 @@ PAGES = 60
 
 def told_of_the_filter(ended: Crawl) -> list[str]:
     """The lines in which a crawl reports on its filter, without warnings."""
-    return [line for line in ended.log.splitlines() if "[scrapy_bloom.monitoring.reporter] INFO: " in line]
+    return [line for line in ended.log.splitlines() if "[scrapy_bloom.report] INFO: " in line]
 
 
 @every_scheduler

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from devtools.crawl_process import LIMIT
-from scrapy_bloom._format import as_text
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.text import as_text
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
 from tests.support.pages import star, tree
 from tests.support.scenario import LEASE, OURS, Kind, asyncio_first, every_reactor, scene

@@ -164,7 +164,7 @@ def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path:
     assert f"leased from it are gone since before this worker began, {waiting} of them known" in complaint
 
 
-@pytest.mark.parametrize("serializer", [None, "scrapy_bloom.serializers.json"])
+@pytest.mark.parametrize("serializer", [None, "scrapy_bloom.serializer"])
 def test_switch_between_schedulers(serializer: str | None, valkey: Server, key: str, tmp_path: Path) -> None:
     """A stopped crawl goes on under scrapy-redis's scheduler, and under this one again: no page or loss is missed."""
     kind: Kind = {"SCHEDULER_PERSIST": True, "SCHEDULER_SERIALIZER": serializer}
@@ -181,17 +181,6 @@ def test_switch_between_schedulers(serializer: str | None, valkey: Server, key: 
         assert max(played.fetched.values()) == 1
     assert_ended_well(ended)
     assert all("are gone" not in played.log(name) for name in ("third", "fifth"))
-
-
-def test_a_worker_of_scrapy_redis_beside_ours(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Requests that another scheduler takes meanwhile are reported as lost."""
-    with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        ours = played.start("ours", KIND)
-        played.opened("ours")
-        played.start("theirs", FILTER_ALONE)
-        ended = ours.wait()
-    assert ended.stats["finish_reason"] == "bloomfilter_queue_lost"
-    assert "Or another client takes requests, such as a worker with scrapy-redis's scheduler" in ended.log
 
 
 def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 
 LIBRARY = Script("filter").text
 # Layers of 100 and 200 items at an error rate far below 1e-9, in shards of two and three blocks.

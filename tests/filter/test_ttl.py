@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom._runtime import Runtime
 from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.runtime import Runtime
 from tests.support.servers import KINDS, Server, expires_at
 
 TTL = 100.0

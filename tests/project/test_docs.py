@@ -8,10 +8,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from benchmarks.__main__ import PARTS
-from scrapy_bloom._format import as_size
 from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.options import ERROR_RATE
+from scrapy_bloom.settings import ERROR_RATE
+from scrapy_bloom.text import as_size
 from tests.support.documentation import ROOT, table, text
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))

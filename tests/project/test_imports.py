@@ -10,37 +10,35 @@ import scrapy_bloom
 
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
-    {"errors", "_cache", "_format", "_runtime"},
-    {"options", "serializer", "transport"},
-    {"_scrapy", "scripts"},
-    {"filter"},
+    {"cache", "errors", "runtime", "text"},
+    {"exit_report", "serializer", "settings"},
+    {"transport"},
+    {"engine", "filter", "fingerprints"},
     {"queue"},
-    {"_filter_key", "monitoring", "settings"},
-    {"codec", "dupefilter", "pipelines", "spiders"},
-    {"delivery"},
+    {"codec", "pipelines", "report", "spiders"},
+    {"delivery", "dupefilter"},
     {"scheduler"},
     {"addon", "cli"},
 )
 # The places allowed to import each third-party package; all others use the standard library alone.
 OUTSIDE = {
-    "_filter_key": {"scrapy", "scrapy_redis"},
-    "_runtime": {"twisted"},
-    "_scrapy": {"redis", "scrapy", "scrapy_redis", "twisted"},
     "addon": {"scrapy", "scrapy_redis"},
     "cli": {"prometheus_client", "redis", "scrapy", "scrapy_redis", "tqdm", "w3lib"},
     "codec": {"scrapy"},
     "delivery": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
+    "engine": {"scrapy", "twisted"},
     "filter": {"redis"},
-    "monitoring": {"scrapy"},
+    "fingerprints": {"scrapy"},
     "pipelines": {"scrapy", "scrapy_redis", "twisted"},
-    "queue": {"redis"},
+    "queue": {"redis", "scrapy", "scrapy_redis"},
+    "report": {"scrapy"},
+    "runtime": {"twisted"},
     "scheduler": {"scrapy", "scrapy_redis"},
-    "scripts": {"redis"},
     "serializer": {"msgpack", "scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
-    "transport": {"redis"},
+    "transport": {"redis", "scrapy", "scrapy_redis"},
 }
 PACKAGE = Path(scrapy_bloom.__file__).parent
 

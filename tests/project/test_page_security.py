@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from devtools.site import serving
-from scrapy_bloom.transport.server_info import FILTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import command, forked
 from tests.support.documentation import blocks
 from tests.support.pages import linked

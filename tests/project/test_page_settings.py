@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 from scrapy_redis.connection import get_redis_from_settings
 
 from scrapy_bloom import Addon
-from scrapy_bloom._scrapy.connection import RedisSettings
+from scrapy_bloom.transport.connect import RedisSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]

@@ -9,14 +9,13 @@ from dataclasses import fields
 import pytest
 from scrapy.settings import Settings
 
+from scrapy_bloom import report as stats
 from scrapy_bloom.cli._console import ExitCode
 from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
 from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
 from scrapy_bloom.cli.info import METRICS
-from scrapy_bloom.monitoring import stats
-from scrapy_bloom.options import OPTIONS
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.settings import RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
+from scrapy_bloom.settings import OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 

@@ -10,7 +10,7 @@ from scrapy_bloom.errors import UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.start_urls import StartUrls
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support.clusters import Cluster, begin_move, running_cluster, slot_of
 from tests.support.driven import Driven
 

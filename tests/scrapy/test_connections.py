@@ -12,8 +12,8 @@ from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
-from scrapy_bloom.monitoring.reporter import warn_about_memory_policy
 from scrapy_bloom.queue.values import IndexedCall
+from scrapy_bloom.report import warn_about_memory_policy
 from tests.support import kinds
 from tests.support.clusters import running_cluster
 from tests.support.in_process import crawl_settings, end, start

@@ -11,6 +11,7 @@ import redis
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError, WrongTypeError
 from scrapy_bloom.errors import RefusedError
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
 from tests.support.dupefilters import (
     KEY,
@@ -262,6 +263,6 @@ def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.L
     # The server may refuse writes after the warning.
     with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
         build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
-    needed = BloomSettings(capacity=1_000_000).parameters().sizes()[0].memory_bytes
+    needed = FilterParameters(capacity=1_000_000).sizes()[0].memory_bytes
     assert needed > 3 * 2**20
     assert [each for each in said(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]

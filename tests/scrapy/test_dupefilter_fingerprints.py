@@ -11,7 +11,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError
-from tests.support.dupefilters import KEY, Way, build, crawler_of, every_way, page, parameters_of, seen
+from tests.support.dupefilters import KEY, Way, build, crawler_of, every_way, page, parameters_of, seen, with_key
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
 
@@ -85,7 +85,7 @@ def test_fingerprinter_that_needs_a_crawler(valkey: Server, key: str) -> None:
     crawler = crawler_of(valkey, **{FINGERPRINTER: path, KEY: key})
     BloomRFPDupeFilter.from_crawler(crawler)
     with pytest.raises(ConfigError, match=f"^{FINGERPRINTER} = '{path}'"):
-        BloomRFPDupeFilter.from_settings(crawler.settings)
+        BloomRFPDupeFilter.from_settings(with_key(crawler.settings, key))
 
 
 USERS: dict[str, tuple[type[BloomRFPDupeFilter], dict[str, Any]]] = {

@@ -84,7 +84,7 @@ def beside(valkey: Server, key: str, opened: Callable[..., Any], monkeypatch: py
     with proxying(valkey.port, "EVALSHA") as proxy, valkey.client() as client:
         proxy.naming = start_urls._EXCHANGE._hash.encode()
         beside = Beside(proxy, client, key, opened)
-        monkeypatch.setattr("scrapy_bloom._scrapy.engine.scheduler_of", lambda _: beside.scheduler)
+        monkeypatch.setattr("scrapy_bloom.engine.scheduler_of", lambda _: beside.scheduler)
         yield beside
         beside.close()
 

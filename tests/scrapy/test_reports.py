@@ -10,7 +10,7 @@ import pytest
 from devtools.round_trips import counting
 from scrapy_bloom import BloomRFPDupeFilter, FilterInfo
 from scrapy_bloom.filter.info import Counters
-from scrapy_bloom.monitoring.stats import _FIELDS
+from scrapy_bloom.report import _FIELDS
 from tests.support.dupefilters import BY_CRAWLER, KEY, Way, by_crawler, crawler_of, page, said, seen
 from tests.support.in_process import end
 from tests.support.servers import Server
@@ -88,7 +88,7 @@ def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool, m
         sent_before_the_end = sent.trips
         layer, info = bloom.parameters.sizes()[0], bloom.info()
         if closes:
-            monkeypatch.setattr("scrapy_bloom._scrapy.engine.is_closing", lambda _: True)
+            monkeypatch.setattr("scrapy_bloom.engine.is_closing", lambda _: True)
             run.dupefilter.clear()
         end(run.crawler)
     stats = run.crawler.stats.get_stats()

@@ -13,7 +13,7 @@ from scrapy import Request
 
 from devtools.round_trips import counting
 from scrapy_bloom import BloomScheduler
-from scrapy_bloom._runtime import RUNTIME
+from scrapy_bloom.runtime import RUNTIME
 from tests.support.dupefilters import build
 from tests.support.real_links import links
 from tests.support.servers import Server

@@ -8,11 +8,10 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError
-from scrapy_bloom._scrapy.connection import connect
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.settings import BloomSettings
-from scrapy_bloom.transport.urls import FromUrl
+from scrapy_bloom.transport.connect import FromUrl, connect
 from tests.support.clusters import running_cluster
 from tests.support.crawling import REDIS_SCHEDULER
 from tests.support.in_process import ShopSpider
@@ -31,7 +30,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("REDIS_URL cannot be read", "", {"url": f"redis://shop:{PASSWORD}@localhost:none"}),
     ("REDIS_URL names a database, but a cluster", f"redis+cluster://:{PASSWORD}@a:1/2", {}),
     (
-        "REDIS_URL with ?sentinel_passwrd=…: TypeError in scrapy_bloom.transport.urls.FromUrl; correct it, or",
+        "REDIS_URL with ?sentinel_passwrd=…: TypeError in scrapy_bloom.transport.connect.FromUrl; correct it, or",
         f"rediss+sentinel://a/crawl?sentinel_passwrd={PASSWORD}",
         {},
     ),
@@ -41,12 +40,12 @@ REFUSED: list[tuple[str, str, Any]] = [
         {},
     ),
     (
-        "REDIS_PARAMS['passwrd']: TypeError in scrapy_bloom.transport.urls.FromUrl; correct it, or remove it",
+        "REDIS_PARAMS['passwrd']: TypeError in scrapy_bloom.transport.connect.FromUrl; correct it, or remove it",
         f"redis+sentinel://:{PASSWORD}@a/crawl",
         {"passwrd": PASSWORD},
     ),
     (
-        "REDIS_URL with ?foo=…: TypeError in scrapy_bloom.transport.urls.FromUrl; ",
+        "REDIS_URL with ?foo=…: TypeError in scrapy_bloom.transport.connect.FromUrl; ",
         f"redis+cluster://:{PASSWORD}@127.0.0.1:1?foo=5",
         {},
     ),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scrapy_bloom._scrapy import engine
+from scrapy_bloom import engine
 from tests.support.in_process import run
 from tests.support.waiting import LIMIT
 

@@ -7,7 +7,7 @@ from scrapy import Request
 
 from scrapy_bloom import BloomScheduler
 from scrapy_bloom.queue.heartbeat import Heartbeat
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support import crawling
 from tests.support.dupefilters import keys_of, said
 from tests.support.in_process import end as end_crawl

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from scrapy_bloom._runtime import Runtime
+from scrapy_bloom.runtime import Runtime
 
 # This many events at one moment are taken for an endless loop.
 _MAX_EVENTS_AT_ONCE = 5_000

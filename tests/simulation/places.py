@@ -8,7 +8,7 @@ from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 from tests.simulation.plan import Site
 from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server

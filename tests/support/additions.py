@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support.waiting import until
 
 # Processes that inherit nothing of a test, without the time for imports.

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support.servers import Server, free_port, running, until_replicated
 from tests.support.waiting import until
 

@@ -9,7 +9,7 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Call, Offer, Phase
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 from tests.support.script_server import ScriptServer
 
 Send = Callable[[str, Call], Any]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from scrapy.settings import BaseSettings, Settings
+from scrapy.settings import BaseSettings
 
 from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.in_process import start
@@ -24,7 +24,9 @@ BY_CRAWLER: dict[str, Way] = {
 }
 WAYS: dict[str, Way] = {
     **BY_CRAWLER,
-    "from_settings": lambda crawler: BloomRFPDupeFilter.from_settings(with_key(crawler.settings, crawler.spider.key)),
+    "from_settings": lambda crawler: BloomRFPDupeFilter.from_settings(
+        with_key(crawler.settings, getattr(crawler.spider, "key", None) or crawler.settings[KEY])
+    ),
 }
 by_crawler = pytest.mark.parametrize("way", BY_CRAWLER.values(), ids=BY_CRAWLER)
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -32,13 +34,20 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 def with_key(settings: BaseSettings, key: str | None) -> BaseSettings:
     """Return settings that name the filter's key itself, and so a shared filter."""
-    return Settings({**settings, KEY: key})
+    named = settings.copy()
+    named.set(KEY, key, "cmdline")
+    return named
 
 
 def crawler_of(server: Server, *, spider_name: str = "shop", **settings: Any) -> Any:
     """A real crawler with a spider, as it is when its scheduler is opened. Its key is an attribute of the spider."""
     key = settings.pop(KEY, None)
-    given = {"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000, **settings, **({KEY: "%(key)s"} if key else {})}
+    given = {
+        "REDIS_URL": server.url,
+        "BLOOMFILTER_CAPACITY": 1000,
+        **settings,
+        **({KEY: key if "%" in key else "%(key)s"} if key else {}),
+    }
     crawler = start(given, spider_name)
     crawler.spider.key = key
     return crawler

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import redis
 
-from scrapy_bloom._format import as_text
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.text import as_text
 
 OPTIONS: dict[str, Any] = {
     "capacity": 1000,

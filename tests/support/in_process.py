@@ -10,8 +10,8 @@ from scrapy import Spider, signals
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
 from scrapy.utils.test import get_crawler
 
-import scrapy_bloom._scrapy.connection
-from scrapy_bloom.transport.client import disconnect
+import scrapy_bloom.transport.connect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support import crawling
 from tests.support.sockets import lasting
 
@@ -32,7 +32,7 @@ def _note_clients(module: Any, name: str) -> None:
     setattr(module, name, make_noted)
 
 
-_note_clients(scrapy_bloom._scrapy.connection, "_make")
+_note_clients(scrapy_bloom.transport.connect, "_make")
 _note_clients(scrapy_redis.connection, "from_settings")
 
 

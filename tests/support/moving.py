@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from scrapy_bloom._format import as_text
+from scrapy_bloom.text import as_text
 
 # Small layers, so that a filter grows at once.
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-3, "cache_size": 0}

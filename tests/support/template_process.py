@@ -20,11 +20,14 @@ import signal
 import socket
 import struct
 import sys
+import time
 import warnings
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+
+from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom.filter.parameters import FilterParameters
 
@@ -34,8 +37,7 @@ DESCRIPTORS = 3
 
 SCRAPY = "scrapy"
 
-# Modules of every crawl. None may install a reactor or store its time of import, as `scrapy_redis.spiders` does: a
-# spider counts as idle since then.
+# Modules of every crawl. None may install a reactor.
 _PRELOADED = (
     "asyncio",
     "redis.asyncio",
@@ -79,6 +81,7 @@ def main() -> None:
             control.close()
             if _guard(descriptors[-1]):
                 _become(job, descriptors)
+                RedisMixin.spider_idle_start_time = int(time.time())  # scrapy-redis's time of import
                 runpy.run_module(SCRAPY, run_name="__main__", alter_sys=True)
             return
         for descriptor in descriptors:
@@ -100,9 +103,8 @@ def _preload_scrapy() -> None:
     for capacity, error_rate in _FILTERS:
         FilterParameters(capacity, error_rate).sizes()
     importlib.import_module("scrapy.core.engine").ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = _IDLE_SECONDS
-    unfit = sys.modules.keys() & {"twisted.internet.reactor", "scrapy_redis.spiders"}
-    if unfit:
-        raise RuntimeError(f"{sorted(unfit)} must not be imported before the fork")
+    if "twisted.internet.reactor" in sys.modules:
+        raise RuntimeError("a reactor must not be installed before the fork")
 
 
 def _next_request(control: socket.socket) -> tuple[Any, list[int]] | None:

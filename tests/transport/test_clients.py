@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError, UnavailableError
-from scrapy_bloom.transport.client import disconnect
+from scrapy_bloom.transport.connect import disconnect
 from tests.support import crawling
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.in_process import start

@@ -9,8 +9,7 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, RefusedError, UnavailableError
-from scrapy_bloom.transport.client import disconnect
-from scrapy_bloom.transport.urls import FromUrl
+from scrapy_bloom.transport.connect import FromUrl, disconnect
 from tests.support.clusters import Cluster, begin_move, cluster_client, running_cluster, slot_of
 from tests.support.retries import PASSWORD, said, told, when_away
 from tests.support.servers import Server, free_port

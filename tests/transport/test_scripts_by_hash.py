@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom import scripts
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport import scripts
 from scrapy_bloom.transport.retry import disable_client_retries
+from scrapy_bloom.transport.scripts import Script
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.servers import EACH_KIND, Server, running

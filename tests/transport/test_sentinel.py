@@ -11,7 +11,7 @@ from redis.connection import SSLConnection
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, ConfigError, FromSentinel
-from scrapy_bloom._scrapy.connection import connect
+from scrapy_bloom.transport.connect import connect
 from tests.support import command, crawling
 from tests.support.sentinels import MASTER, Watch, knows_master, watching
 from tests.support.servers import Server, free_port, running

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom._cache import TwoGenerationCache
+from scrapy_bloom.cache import TwoGenerationCache
 
 items = st.binary(max_size=1)
 

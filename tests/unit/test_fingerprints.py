@@ -10,7 +10,7 @@ from scrapy.http import FormRequest, JsonRequest
 from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom._scrapy.fingerprints import CachedFingerprints, uncached_fingerprints
+from scrapy_bloom.fingerprints import CachedFingerprints, uncached_fingerprints
 
 KINDS = [Request, FormRequest, JsonRequest]
 # Few of each, so that many requests differ in one part only, or in its spelling.

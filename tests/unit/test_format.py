@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from scrapy_bloom._format import LimitedWarnings, as_error_rate, as_expected_pages, as_number, as_size, plural
+from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_number, as_size, plural
 
 
 def test_size() -> None:

@@ -8,7 +8,7 @@ import redis
 
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, LayerSize
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 GOLDEN = {

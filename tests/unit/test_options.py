@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.options import BY_NAME, OPTIONS, Option
+from scrapy_bloom.settings import BY_NAME, OPTIONS, Option
 
 # The documented ranges, stated independently. The least and the largest values are among them.
 ALLOWED: dict[str, Callable[[float], bool]] = {

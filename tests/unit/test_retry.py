@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
 from scrapy_bloom.errors import RefusedError, UnavailableError
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport import retry
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
 

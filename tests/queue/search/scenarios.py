@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from scrapy_bloom.scripts import Script
+from scrapy_bloom.transport.scripts import Script
 from tests.queue.search.world import Scenario
 
 Links = tuple[tuple[int, ...], ...]

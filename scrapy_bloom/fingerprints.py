@@ -8,9 +8,9 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from scrapy_bloom._cache import TwoGenerationCache
-from scrapy_bloom._format import as_bytes
+from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.text import as_bytes
 
 # Longer URLs with bodies are not cached, which bounds the memory.
 _MAX_LENGTH = 1000

@@ -8,7 +8,7 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, NoScriptError
 
-from scrapy_bloom.transport.client import drop_connections
+from scrapy_bloom.transport.connect import drop_connections
 from scrapy_bloom.transport.failures import is_from_replica
 
 # A reply may hold any bytes, even if the client decodes replies.
@@ -62,5 +62,5 @@ class Script:
 
 def _lines_of(name: str) -> str:
     """Return a script without comments and indentation."""
-    text = (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    text = (files("scrapy_bloom") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
     return "\n".join(line for line in map(str.strip, text.splitlines()) if line and not line.startswith("--"))

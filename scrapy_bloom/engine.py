@@ -12,9 +12,9 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
 from twisted.python.failure import Failure
 
-from scrapy_bloom._runtime import RUNTIME, Runtime
-from scrapy_bloom._scrapy.exit_report import report_at_exit
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.exit_report import report_at_exit
+from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.failures import FAULTS, describe
 
 logger = logging.getLogger(__name__)

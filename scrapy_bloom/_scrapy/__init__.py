@@ -1,1 +1,0 @@
-"""Depend on internals of Scrapy and scrapy-redis, and on differences between their versions."""

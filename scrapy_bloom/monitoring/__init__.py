@@ -1,1 +1,0 @@
-"""Report a crawl's filter and queue: stats, log lines, warnings."""

@@ -1,0 +1,463 @@
+"""Report a crawl: the stats, log lines and warnings of its filter, its queue and its workers.
+
+A failing stats collector or log handler never loses a request.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.statscollectors import StatsCollector
+
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filter.info import Counters, FilterInfo
+from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.values import Trouble
+from scrapy_bloom.queue.worker import MAX_STARTS, Worker
+from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, plural
+from scrapy_bloom.transport.failures import FAULTS, cause_of
+from scrapy_bloom.transport.server_info import evicts, nodes, policy
+
+logger = logging.getLogger(__name__)
+
+# scrapy-redis's own stats.
+ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
+FILTERED = "dupefilter/filtered"
+RECOVERED = "bloomfilter/recovered"
+DEAD_LETTERS = "bloomfilter/dead_letters"
+FAILED = "bloomfilter/failed"
+QUEUE_LOSSES = "bloomfilter/queue_losses"
+# Named as in Scrapy's own scheduler.
+UNSERIALIZABLE = "scheduler/unserializable"
+
+_PREFIX = "bloomfilter/"
+_FIELDS: dict[type, tuple[str, ...]] = {
+    Counters: ("added", "cache_hits", "round_trips", "losses"),
+    FilterInfo: ("fill_ratio", "count", "current_error_rate", "memory_bytes", "layers"),
+}
+NAMES = (
+    FILTERED,
+    RECOVERED,
+    DEAD_LETTERS,
+    FAILED,
+    QUEUE_LOSSES,
+    UNSERIALIZABLE,
+    *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
+)
+
+_UPDATE_SECONDS = 0.1
+_START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_GONE = (
+    "Requests in the queue %r or leased from it are gone%s, %s of them known: a key of it, or of another of its "
+    "partitions, was deleted, evicted, or put back to an earlier state. Or another client takes requests, such as a "
+    "worker with scrapy-redis's scheduler. The filter calls the requests seen, so their pages may be missed. "
+    + _START_OVER
+)
+_LOST_SHARDS = (
+    "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
+)
+_TROUBLES = {
+    Trouble.LOST: (
+        "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
+        "worker queues its requests again. Others may be lost, and their pages missed. " + _START_OVER
+    ),
+    Trouble.FLUSHED: (
+        "The queue %r was cleared, or another worker started over with it. This worker joins again with its requests, "
+        "and some may be fetched twice"
+    ),
+    Trouble.ROLLED_BACK: (
+        "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover. This worker "
+        "queues its requests again, and some may be fetched twice"
+    ),
+    Trouble.PRESUMED_DEAD: (
+        "Other workers presumed this one dead and requeued its leases in the queue %r. This worker joins again with "
+        "its requests, and some may be fetched twice"
+    ),
+    Trouble.STARTS_LOST: (
+        "Redis has lost requests of the queue %r, perhaps also start requests, of which a worker remembers the last "
+        f"{MAX_STARTS:,}. The pages of earlier ones may be missed. " + _START_OVER
+    ),
+    Trouble.LINKS_LOST: (
+        "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions. Their "
+        "pages may be missed. " + _START_OVER
+    ),
+    Trouble.FILTER_LOST: (
+        "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
+        "continues with a new filter, and may fetch the pages of the lost one again"
+    ),
+}
+
+
+def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:
+    """Set the stats of one source."""
+    for field in _FIELDS[type(source)]:
+        stats.set_value(_PREFIX + field, getattr(source, field))
+
+
+def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
+    """Call a handler, such as a user's stats collector; return False and log if it raises."""
+    try:
+        call(*arguments)
+    except Exception:  # no request is lost for a handler's error
+        logger.debug("A stats collector or handler failed", exc_info=True)
+        return False
+    return True
+
+
+class RequestNotifier:
+    """Reports the requests of one crawl."""
+
+    def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: BaseDupeFilter) -> None:
+        self._spider = spider
+        self._stats = stats
+        self._dupefilter = dupefilter
+
+    def count(self, stat: str, number: int = 1) -> None:
+        """Add a number to a stat."""
+        if self._stats is not None:
+            call_safely(self._stats.inc_value, stat, number)
+
+    def note_repeat(self, request: Request) -> None:
+        """Log and count a repeat, as the dupefilter does."""
+        call_safely(self._dupefilter.log, request, self._spider)
+
+
+class CrawlReporter:
+    """Reports one filter to the log and, if there is one, to a stats collector.
+
+    Args:
+        key: the filter's key.
+        counters: this process's work with the filter.
+        read: returns the filter's fill, or None if there is no filter any more.
+        collector: the crawl's stats, or None.
+        monotonic: the clock.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        counters: Counters,
+        read: Callable[[], FilterInfo | None],
+        collector: StatsCollector | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._key = key
+        self._counters = counters
+        self._read = read
+        self._collector = collector
+        self._monotonic = monotonic
+        self._dropped = 0
+        self._unpublished = 0
+        self._next_update = 0.0
+        self._is_current = True
+        self._is_ended = False
+
+    def begin(self, server: Any, ttl: float | None, *, is_shared: bool = False) -> bool:
+        """Log the opened filter, and warn of a server that may evict it.
+
+        Args:
+            server: a Redis client.
+            ttl: the filter's TTL in seconds.
+            is_shared: other spiders use the filter, too.
+
+        Returns:
+            False if the filter does not exist any more.
+        """
+        info = self._read()
+        if info is None:
+            return False
+        self._info = info
+        self._publish(info)
+        warn_about_memory_policy(server, self._key, info.memory_bytes, expires=bool(ttl))
+        if is_shared:
+            logger.info(
+                "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it",
+                self._key,
+            )
+        if not info.count:
+            logger.info(
+                "Opened the Bloom filter at %r: it is new, and takes %s for a capacity of %s at an error rate of %s",
+                self._key,
+                as_size(info.memory_bytes),
+                f"{info.capacity:,}",
+                as_error_rate(info.error_rate),
+            )
+            return True
+        logger.info("Opened the Bloom filter at %r: it holds %s", self._key, _in_words(info))
+        logger.info(
+            "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop all "
+            "workers, then %s",
+            self._key,
+            f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
+            if is_shared
+            else "start the first one with SCHEDULER_FLUSH_ON_START = True",
+        )
+        return True
+
+    def follow(self, crawler: Crawler) -> None:
+        """Report the end of a crawl."""
+        crawler.signals.connect(self._finish, signals.spider_closed)
+
+    def count_filtered(self) -> None:
+        """Count a dropped request."""
+        self._dropped += 1
+        self._unpublished += 1
+        self.update()
+
+    def update(self) -> None:
+        """Publish the stats, a few times a second: a stats collector is slower than the check of a repeat."""
+        now = self._monotonic()
+        if now >= self._next_update:
+            self._next_update = now + _UPDATE_SECONDS
+            self._show()
+
+    def refresh(self) -> None:
+        """Publish the filter's fill; the last known fill stays after a deletion or while the server is unreachable."""
+        if self._is_ended:
+            return
+        try:
+            info = self._read()
+        except (BloomError, *FAULTS) as error:
+            self._is_current = False
+            # Without the timeout, which at the end of a crawl is no setting of the user.
+            logger.warning("The fill of the filter at %r is unknown: %s", self._key, cause_of(error))
+            return
+        self._is_current = True
+        if info is not None:
+            self._info = info
+            self._publish(info)
+
+    def end(self) -> None:
+        """Note the end of the crawl, after which the filter may belong to another one."""
+        self._is_ended = True
+
+    def _show(self) -> None:
+        self._publish(self._counters)
+        collector, number = self._collector, self._unpublished
+        if collector is not None and number and call_safely(collector.inc_value, FILTERED, number):
+            self._unpublished = 0
+
+    def _finish(self) -> None:
+        """Log the work of the filter in this process."""
+        self.refresh()
+        self._show()
+        counters, info = self._counters, self._info
+        # The error rate has only grown to the present one.
+        missed = as_expected_pages(counters.added * info.current_error_rate)
+        # A program that calls `request_seen` itself may not call `log` for repeats.
+        repeats = max(self._dropped, counters.cache_hits)
+        logger.info(
+            "The Bloom filter at %r took %s and dropped %s of this process, %s of them without asking Redis, in %s; %s "
+            "may have been missed. %s",
+            self._key,
+            plural(counters.added, "new request"),
+            plural(repeats, "repeat"),
+            f"{counters.cache_hits:,}",
+            plural(counters.round_trips, "round trip"),
+            missed,
+            f"It holds {_in_words(info)}" if self._is_current else "Its fill is unknown",
+        )
+        if info.current_error_rate > info.error_rate:
+            logger.warning(
+                "The filter at %r is too full: its error rate is %s, and %s is allowed; this process has probably "
+                "missed %s. Start over with BLOOMFILTER_CAPACITY above %s, or let the filter grow "
+                "(BLOOMFILTER_EXPANSION)",
+                self._key,
+                as_error_rate(info.current_error_rate),
+                as_error_rate(info.error_rate),
+                missed,
+                info.capacity,
+            )
+
+    def _publish(self, shown: Counters | FilterInfo) -> None:
+        if self._collector is not None:
+            call_safely(publish, self._collector, shown)
+
+
+def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expires: bool = False) -> None:
+    """Warn if the filter exceeds the server's maxmemory, or if the server may evict it.
+
+    Args:
+        server: a Redis client. Managed servers may deny INFO, and are not checked then.
+        key: the filter's key.
+        memory_bytes: the filter's size.
+        expires: whether the filter has a TTL, and volatile-* policies may evict it.
+    """
+    try:
+        infos = [info for _, info in nodes(server)]
+    except FAULTS:
+        return
+    limit = min((int(info.get("maxmemory", 0)) for info in infos), default=0)
+    if limit and memory_bytes > limit:
+        logger.warning(
+            "The filter at %r takes %s bytes, but the server's maxmemory is %s bytes; raise maxmemory, or set a "
+            "smaller BLOOMFILTER_CAPACITY or a larger BLOOMFILTER_ERROR_RATE",
+            key,
+            f"{memory_bytes:,}",
+            f"{limit:,}",
+        )
+    evicting = [policy(info) for info in infos if evicts(info, expires=expires)]
+    if evicting:
+        logger.warning(
+            "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, "
+            "or the queue, so that pages are missed; set noeviction%s",
+            evicting[0],
+            key,
+            ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
+        )
+
+
+def _in_words(info: FilterInfo) -> str:
+    return (
+        f"{info.count:,} requests for a capacity of {info.capacity:,} ({info.count / info.capacity:.0%}), error rate "
+        f"{as_error_rate(info.current_error_rate)} of {as_error_rate(info.error_rate)} allowed, "
+        f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}"
+    )
+
+
+class QueueReport:
+    """Reports the findings of `worker`.
+
+    Args:
+        worker: the worker.
+        keys: the keys of its queue.
+        counters: this worker's part in the filter.
+        notifier: counts in the stats.
+        read: returns a serialized request.
+
+    Attributes:
+        has_lost: the queue has lost requests since this worker joined.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        keys: QueueKeys,
+        counters: Counters,
+        notifier: RequestNotifier,
+        read: Callable[[bytes], Request],
+    ) -> None:
+        self.has_lost = self._has_begun = False
+        self.warnings = LimitedWarnings(logger)
+        self._worker = worker
+        self._keys = keys
+        self._counters = counters
+        self._notifier = notifier
+        self._read = read
+        self._losses = self._lost = self._lost_shards = 0
+
+    def begin(self) -> None:
+        """Report the losses before this worker joined."""
+        self._has_begun = True
+        self._losses, self._lost, self._lost_shards = self._worker.losses, self._worker.lost, self._worker.lost_shards
+        if self._losses:
+            logger.warning(_GONE, self._keys.queue, " since before this worker began", f"{self._lost:,}")
+
+    def update(self) -> None:
+        """Report the findings since the last call."""
+        worker = self._worker
+        while worker.troubles:
+            trouble = worker.troubles.pop(0)
+            is_loss = trouble in (Trouble.LOST, Trouble.STARTS_LOST, Trouble.LINKS_LOST)
+            self.warnings.warn(
+                _TROUBLES[trouble], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING
+            )
+            self._counters.losses += trouble is Trouble.FILTER_LOST
+            if is_loss:
+                self._note_loss()
+                self._losses, self._lost = worker.losses, worker.lost
+        if self._has_begun and worker.losses != self._losses:
+            # After a rollback the counts may be smaller.
+            number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
+            self._note_loss()
+            self.warnings.warn(_GONE, self._keys.queue, "", f"{number:,}", level=logging.ERROR)
+        if worker.lost_shards > self._lost_shards:
+            self._counters.losses += 1
+            self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
+        self._lost_shards = worker.lost_shards
+        while worker.buried:
+            self._report_dead_letter(worker.buried.pop(0))
+
+    def _report_dead_letter(self, member: bytes) -> None:
+        """Log and count a request that became a dead letter after the deaths of its workers."""
+        try:
+            name = str(self._read(member))
+        except Exception as error:  # the request may be from other code
+            name = f"A request that cannot be read ({type(error).__name__})"
+        self._notifier.count(DEAD_LETTERS)
+        logger.error(
+            "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they ran it; it is not crawled, and is kept at the key "
+            "%r. `scrapy bloom requeue` queues it again",
+            name,
+            self._keys.dead_letters,
+        )
+
+    def end(self, mode: str, dead: int) -> None:
+        """Report the requests that this worker has left, deleted or crawled alone, and the dead letters."""
+        waiting, forgotten = self._worker.waiting, self._worker.forgotten_local
+        if crawled := self._worker.accepted_local - forgotten:
+            logger.info("%s could not be serialized: this process crawled them itself", plural(crawled, "request"))
+        if forgotten:
+            logger.info(
+                "%s could not be serialized and were not crawled: the pages that led to them wait again in the queue "
+                "%r, and start() yields start requests again",
+                plural(forgotten, "request"),
+                self._keys.queue,
+            )
+        if waiting and self._worker.is_deleted:
+            warn_of_deleted_requests(waiting, self._keys.queue)
+        elif waiting and mode == "shared" and not self._worker.working:
+            logger.warning(
+                "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. "
+                "Start this spider again to fetch them",
+                f"{waiting:,}",
+                self._keys.queue,
+            )
+        elif waiting:
+            logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
+        if dead:
+            logger.warning(
+                "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers "
+                "died with them. The next worker to start queues the unreadable ones again, and `scrapy bloom requeue` "
+                "all of them. To discard them, delete the key",
+                f"{dead:,}",
+                self._keys.dead_letters,
+            )
+
+    def _note_loss(self) -> None:
+        self.has_lost = True
+        self._notifier.count(QUEUE_LOSSES)
+
+
+def report_dead_workers(workers: list[Worker], queue: str, notifier: RequestNotifier) -> None:
+    """Report the workers that the partitions' replies call dead, each once for all partitions."""
+    dead: dict[str, tuple[float, int]] = {}
+    for each in (each for worker in workers for each in worker.reaped):
+        seconds, requests = dead.get(each.worker, (0.0, 0))
+        dead[each.worker] = max(seconds, each.seconds), requests + each.requests
+    for worker in workers:
+        worker.reaped.clear()
+    for name, (seconds, requests) in dead.items():
+        notifier.count(RECOVERED, requests)
+        logger.warning(
+            "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
+            name,
+            seconds,
+            plural(requests, "request"),
+            queue,
+        )
+
+
+def warn_of_deleted_requests(waiting: int, queue: str, *, is_shared: bool = False) -> None:
+    """Warn that a stopped crawl deletes queued requests, and the filter unless that is shared."""
+    logger.warning(
+        "%s requests that still waited in the queue %r are deleted, %s; set SCHEDULER_PERSIST = True to keep them and "
+        "resume the crawl",
+        f"{waiting:,}",
+        queue,
+        "and the shared filter calls them seen: their pages are missed" if is_shared else "and the filter with them",
+    )
