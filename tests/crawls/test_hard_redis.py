@@ -1,6 +1,5 @@
 """Crawls over a difficult Redis: slow, busy, echoing commands that it does not know, or away while much is found."""
 
-import json
 import re
 import signal
 import threading
@@ -15,56 +14,14 @@ from devtools.crawl_process import LIMIT, CrawlProcess
 from scrapy_bloom.transport.failures import advice_for
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, TICKED, Ticker, enabling
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
-from tests.support.pages import chain, star, tree
-from tests.support.proxy.link import Link, forwarding
+from tests.support.pages import chain, tree
+from tests.support.proxy.link import forwarding
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, Kind, keys_of, scene
 from tests.support.servers import EACH_KIND, Server, running
-from tests.support.spiders import burst, noted
+from tests.support.spiders import burst
 from tests.support.waiting import until
 
 SECRET = "not-to-be-told"  # noqa: S105  # the password of a server that lives for one test
-
-
-@pytest.mark.long
-def test_batch_slower_than_the_socket_timeout(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A full batch of large requests takes 2.5 s on a slow link, with a socket timeout of 1 s."""
-    settings: Kind = {
-        "REDIS_PARAMS": json.dumps({"socket_timeout": 1}),
-        "NOTE": json.dumps("x" * 100),
-        "NOTE_TIMES": 100,
-    }
-    with forwarding(valkey.port) as link, scene(star(150), tmp_path, link.url, key) as played:
-        played.spider = noted.__file__
-        link.link = Link(rate=400_000)
-        ended = played.crawl({**OURS, **LEASE, **settings})
-        assert_complete(played, ended)
-
-
-def test_busy_script(key: str, tmp_path: Path) -> None:
-    """A foreign script makes Redis answer BUSY for two seconds: the crawl waits and continues."""
-    with (
-        running("valkey", "--busy-reply-threshold", "50") as server,
-        server.client() as client,
-        server.client(socket_timeout=None) as user,
-        scene(tree(PAGES), tmp_path, server.url, key) as played,
-    ):
-        killer = threading.Timer(2, client.script_kill)
-
-        def run() -> None:
-            with pytest.raises(redis.ResponseError, match="killed"):
-                user.eval("while true do end", 0)
-
-        script = threading.Thread(target=run)
-
-        def block(_: str) -> None:
-            script.start()
-            killer.start()
-
-        played.moments.when(MIDDLE, block)
-        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE})
-        killer.join()
-        script.join()
-        assert_cleared(played, *crawls)
 
 
 def test_redis_stopped(durable: Server, key: str, tmp_path: Path) -> None:

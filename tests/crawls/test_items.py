@@ -6,7 +6,6 @@ The items of each page that counts as done are there.
 import json
 import signal
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,7 +26,7 @@ from tests.support.scenario import (
     keys_of,
     scene,
 )
-from tests.support.servers import Server, running
+from tests.support.servers import Server
 from tests.support.spiders import storing
 from tests.support.waiting import until
 
@@ -123,44 +122,21 @@ def test_stopped_in_an_outage(persists: bool, durable: Server, key: str, tmp_pat
     assert second.stats["finish_reason"] == "finished"
 
 
-def rpush(permission: str) -> Any:
-    """Let all users use RPUSH, or none."""
-    return lambda client, _: client.acl_setuser("default", enabled=True, commands=[f"{permission}rpush"], reset=False)
-
-
-def block(client: redis.Redis, key: str) -> None:
-    """Put a value of another type in the place of the items, between two of the crawl's commands."""
-    with client.pipeline(transaction=True) as swap:
-        swap.rename(f"{key}:items", f"{key}:items-before")
-        swap.set(f"{key}:items", "no list")
-        swap.execute()
-
-
-def unblock(client: redis.Redis, key: str) -> None:
-    """Put the items back."""
-    client.rename(f"{key}:items-before", f"{key}:items")
-
-
-REFUSALS = {"key of another type": (block, unblock), "permission taken": (rpush("-"), rpush("+"))}
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_redis_refuses_items(refusal: str, key: str, tmp_path: Path) -> None:
+def test_redis_refuses_items(own: Server, key: str, tmp_path: Path) -> None:
     """A Redis that refuses the items alone ends the crawl; the next one stores the rest."""
-    refuse, relent = REFUSALS[refusal]
-    settings: Kind = {**LEASE, "CONCURRENT_REQUESTS": 4}
-    with (
-        running("valkey") as server,
-        server.client() as client,
-        scene(tree(PAGES), tmp_path, server.url, key, delay=SLOWER_THAN_SCRAPY) as played,
-    ):
-        settings = storing_in(played, key, OURS, WAITING, settings, {"SCHEDULER_PERSIST": True})
-        played.moments.when(MIDDLE, lambda _: refuse(client, key))
+    settings: Kind = {**LEASE, "CONCURRENT_REQUESTS": 4, "SCHEDULER_PERSIST": True}
+    with own.client() as client, scene(tree(PAGES), tmp_path, own.url, key, delay=SLOWER_THAN_SCRAPY) as played:
+
+        def permit(permission: str) -> None:
+            client.acl_setuser("default", enabled=True, commands=[f"{permission}rpush"], reset=False)
+
+        settings = storing_in(played, key, OURS, WAITING, settings)
+        played.moments.when(MIDDLE, lambda _: permit("-"))
         first = played.crawl(settings, "first")
         assert first.stats["finish_reason"] == "bloomfilter_error"
         (ends,) = [line for line in complaints_in(first.log) if "The crawl ends" in line]
         assert f"REDIS_ITEMS_KEY = '{key}:items': Redis refused an item" in ends
-        relent(client, key)
+        permit("+")
         played.moments.delay = 0
         assert set(stored(client, key)) < set(played.site.links)
         second = played.crawl(settings, "second")

@@ -5,57 +5,16 @@ import threading
 from pathlib import Path
 
 import pytest
-import redis
 
 from devtools.crawl_process import LIMIT
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.text import as_text
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
-from tests.support.pages import star, tree
+from tests.support.pages import star
 from tests.support.scenario import LEASE, OURS, Kind, asyncio_first, every_reactor, scene
 from tests.support.servers import Server
 from tests.support.waiting import until
 
 # Longer than any wait of a test: if a worker waits for this lease to end, the test hangs and fails.
 LONG: Kind = {"BLOOMFILTER_LEASE": 4 * LIMIT}
-SHORT: Kind = {"BLOOMFILTER_LEASE": 0.5}
-# A worker checks the others this often within three of its leases.
-LOOKS = 12
-
-
-def looks_pass(client: redis.Redis, key: str, lease: float, number: int = LOOKS) -> None:
-    """Wait for so many contacts of the workers with this lease."""
-    beats: set[str] = set()
-
-    def look() -> bool:
-        registrations = [as_text(each).split() for each in client.hvals(QueueKeys(f"{key}:queue").crawl)]
-        beats.update(each[6] for each in registrations if len(each) > 7 and int(each[7]) == round(lease * 1e6))
-        return len(beats) > number
-
-    until(look)
-
-
-def test_leases_of_different_lengths(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker with a short lease does not take one with a long lease for dead."""
-    arrived = threading.Event()
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-
-        def hold(worker: str) -> None:
-            if worker == "short":
-                arrived.wait(LIMIT)
-            elif not arrived.is_set():
-                arrived.set()
-                # The other has no work, and some of its leases pass.
-                looks_pass(client, key, 0.5)
-
-        played.site.on["/"] = lambda _: played.opened("short", "long")
-        played.site.on |= dict.fromkeys(("/page/1", "/page/2", "/page/3"), hold)
-        kinds = {"short": {**OURS, **SHORT}, "long": {**OURS, **LONG}}
-        workers = [played.start(name, kind, CONCURRENT_REQUESTS=1) for name, kind in kinds.items()]
-        crawls = [worker.wait() for worker in workers]
-        assert_cleared(played, *crawls)
-        assert played.twice == 0
-    assert all(ended.stats.get("bloomfilter/recovered", 0) == 0 for ended in crawls)
 
 
 @every_reactor
@@ -84,12 +43,11 @@ def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_p
 
 
 @asyncio_first
-@pytest.mark.parametrize("slots", [2, 8])
 def test_finished_pages_are_not_fetched_again(
-    slots: int, reactor: Kind, valkey: Server, key: str, tmp_path: Path, *, capsys: pytest.CaptureFixture[str]
+    reactor: Kind, valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page whose callback has ended is acknowledged, even while slow pages take all slots."""
-    finished = 20
+    finished, slots = 20, 2
     with valkey.client() as client, scene(star(60), tmp_path, valkey.url, key) as played:
         release = threading.Event()
         played.site.before = lambda worker: (

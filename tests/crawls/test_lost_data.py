@@ -271,16 +271,6 @@ def test_deleted(loss: str, part: str, kind: Kind, valkey: Server, key: str, *, 
     assert ended.log.index(warning) < ended.log.index("Closing spider")
 
 
-def test_expired_hash(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An EXPIRE, as some projects have one for scrapy-redis's SET, causes one warning and a new filter."""
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        played.moments.when(MIDDLE, lambda _: client.pexpire(key, 1))
-        ended = played.crawl(OURS)
-        assert_cleared(played, ended)
-        assert max(played.fetched.values()) <= 2
-    assert "was replaced (cleared" in complaints_in(ended.log)[0]
-
-
 @pytest.mark.long
 def test_filter_deleted_under_scrapy_redis(
     valkey: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -292,13 +282,3 @@ def test_filter_deleted_under_scrapy_redis(
     tell(capsys, f"filter deleted: scrapy-redis fetched {played.twice} of 60 pages twice, and warned of nothing")
     assert played.twice
     assert not [line for line in ended.log.splitlines() if " WARNING: " in line and "[py.warnings]" not in line]
-
-
-@pytest.mark.long
-def test_set_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The control: over an earlier SET scrapy-redis fetches no page; our start is refused."""
-    with scene(tree(61), tmp_path, valkey.url, key) as played:
-        played.crawl(STOCK, "earlier", SCHEDULER_PERSIST=True)
-        ended = played.crawl(STOCK, "later", SCHEDULER_PERSIST=True)
-        assert ended.fetched == []
-    assert_ended_well(ended)

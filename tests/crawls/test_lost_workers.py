@@ -146,23 +146,6 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
         assert max(played.fetched.values()) <= 2
 
 
-@asyncio_first
-def test_ctrl_c_just_before_redis_is_back(reactor: Kind, durable: Server, key: str, tmp_path: Path) -> None:
-    """A stopped crawl keeps trying to deliver until Redis returns."""
-    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
-        played.moments.when(MIDDLE, lambda _: durable.kill())
-        worker = played.start("first", OURS, SCHEDULER_PERSIST=True, **LEASE, **reactor)
-        until(lambda: complaints_in(played.log("first")))
-        worker.process.send_signal(signal.SIGINT)
-        # As soon as it has found that it cannot deliver.
-        until(lambda: complaints_in(played.log("first").partition("Closing spider")[2]))
-        durable.start()
-        first = worker.wait()
-        assert " ERROR: " not in first.log
-        second = played.crawl(OURS, "second", SCHEDULER_PERSIST=True, **LEASE)
-        assert_complete(played, second)
-
-
 @pytest.mark.parametrize("kind", [OURS, pytest.param(STOCK, marks=pytest.mark.long)], ids=["ours", "scrapy-redis"])
 def test_first_to_finish_clears_nothing(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """With SCHEDULER_PERSIST=False the last worker, and no other, clears all keys.

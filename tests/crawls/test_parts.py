@@ -29,20 +29,6 @@ def test_stats_that_fail(valkey: Server, key: str, tmp_path: Path) -> None:
     assert ended.stats["finish_reason"] == "finished"
 
 
-def test_percent_sign_twice(valkey: Server, key: str, tmp_path: Path) -> None:
-    """`%%(spider)s` in the queue's key is substituted the same in all its keys."""
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        seen: set[str] = set()
-        played.moments.when(20, lambda _: seen.update(keys_of(client, key)))
-        ended = played.crawl(OURS, SCHEDULER_QUEUE_KEY=f"{key}:%%(spider)s:requests")
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    requests = {each for each in seen if "requests" in each}
-    assert requests
-    assert {each for each in requests if f"{key}:links:requests" not in each} == set()
-    assert_ended_well(ended)
-
-
 @pytest.mark.parametrize("way", ["attribute", "from_crawler"])
 def test_keys_by_an_attribute(way: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """Two jobs of one spider, by an attribute in the keys or by its `from_crawler`, share neither queue nor filter."""

@@ -9,15 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from scrapy.utils.misc import build_from_crawler, load_object
 
 from devtools.crawl_process import LIMIT, ROOT, CrawlProcess, Job
 from devtools.servers import free_port
-from scrapy_bloom import BloomError, BloomFilter
+from scrapy_bloom import BloomFilter
 from tests.support import crawling, forked
 from tests.support.crawling import BLOOM, OWN_SCHEDULER, REDIS_SCHEDULER
-from tests.support.in_process import start
-from tests.support.retries import told
 from tests.support.servers import Server
 from tests.support.waiting import until
 
@@ -218,96 +215,3 @@ def test_second_ctrl_c(scheduler: str, valkey: Server, key: str, tmp_path: Path)
     assert crawl.process.returncode == crawling.REFUSED_EXIT_CODE
     assert crawl.log.splitlines()[-1].startswith("scrapy_bloom: Redis is unreachable (ConnectionError:")
     assert "asked twice to stop" in crawl.log
-
-
-RECOVERING = """
-from scrapy_bloom import BloomError, BloomScheduler
-
-class Recovering(BloomScheduler):
-    def open(self, spider):
-        try:
-            super().open(spider)
-        except BloomError:
-            self.server.delete(spider.settings["SCHEDULER_DUPEFILTER_KEY"])
-            super().open(spider)
-"""
-
-
-def test_refusal_that_was_caught(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl whose refusal was caught prints no such line at its end."""
-    settings, _ = refusal("wrong type", valkey, key)
-    (tmp_path / "recovering.py").write_text(RECOVERING)
-    settings |= stored_settings(valkey, key, "recovering.Recovering") | {"RETRY_ENABLED": False}
-    ended = with_runspider(tmp_path, settings)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert [line for line in ended.stderr.splitlines() if line.startswith("scrapy_bloom: ")] == []
-
-
-PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
-
-
-class Raising:
-    """A user's client class whose error quotes the whole URL."""
-
-    @staticmethod
-    def from_url(url: str, **_: object) -> None:
-        raise ValueError(url)
-
-
-# Refused settings, and the beginning of the last line.
-MISTAKES: dict[str, tuple[Settings, str]] = {
-    "unknown option": ({"REDIS_PARAMS": {"passwd": PASSWORD}}, "REDIS_PARAMS['passwd']: TypeError in redis."),
-    "text for seconds": ({"REDIS_PARAMS": {"socket_timeout": "5"}}, "REDIS_PARAMS['socket_timeout']: ValueError in r"),
-    "no such class": ({"REDIS_PARAMS": {"redis_cls": "redis.Rediss"}}, "REDIS_PARAMS['redis_cls'] = 'redis.Rediss': c"),
-    "no such module": ({"REDIS_PARAMS": {"redis_cls": "nomodule.X"}}, "REDIS_PARAMS['redis_cls'] = 'nomodule.X': "),
-    "number for retries": ({"REDIS_PARAMS": {"retry": 3}}, "REDIS_URL or REDIS_PARAMS['retry']: "),
-    "class of the user's": (
-        {"REDIS_PARAMS": {"redis_cls": f"{__name__}.Raising"}},
-        "REDIS_PARAMS['redis_cls'] = 'tests.crawls.test_refused_start.Rai",
-    ),
-    "option in the URL": ({"REDIS_URL": "{url}/0?foo=bar"}, "REDIS_URL with ?foo=…: TypeError in redis."),
-    "option that may be a password's end": (
-        {"REDIS_URL": "{url}/0?foo=a@b"},
-        "REDIS_URL with ?…=…: TypeError in redis.",
-    ),
-    "database": ({"REDIS_URL": "{url}/zero"}, "REDIS_URL names a database that is no number"),
-    "port": ({"REDIS_URL": "", "REDIS_PORT": "abc"}, "REDIS_PORT: ValueError in redis."),
-    "missing serializer": (
-        {"SCHEDULER_SERIALIZER": "scrapy_bloom.serialisers.json"},
-        "SCHEDULER_SERIALIZER = 'scrapy_bloom.serialisers.json': cannot store a request and read it again (ModuleNotF",
-    ),
-    "serializer of no requests": (
-        {"SCHEDULER_SERIALIZER": "json"},
-        "SCHEDULER_SERIALIZER = 'json': cannot store a req",
-    ),
-    "no dupefilter": (
-        {"DUPEFILTER_CLASS": "scrapy_bloom.BloomFilter"},
-        "DUPEFILTER_CLASS = 'scrapy_bloom.BloomFilter': ",
-    ),
-    "dupefilter": ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomFiltre"}, "DUPEFILTER_CLASS = 'scrapy_bloom.BloomFiltre': "),
-    "scheduler": ({"SCHEDULER": "scrapy_bloom.BloomSchedular"}, "SCHEDULER = 'scrapy_bloom.BloomSchedular': cannot be"),
-    "queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.Priority"}, "SCHEDULER_QUEUE_CLASS = 'scrapy_redis.Priority': c"),
-    "flush": ({"SCHEDULER_FLUSH_ON_START": "no"}, "SCHEDULER_FLUSH_ON_START = 'no': must be True or False"),
-    "persist": ({"SCHEDULER_PERSIST": "yes"}, "SCHEDULER_PERSIST = 'yes': must be True or False"),
-    "debug": ({"DUPEFILTER_DEBUG": "yes"}, "DUPEFILTER_DEBUG = 'yes': must be True or False"),
-    "idle": ({"SCHEDULER_IDLE_BEFORE_CLOSE": "soon"}, "SCHEDULER_IDLE_BEFORE_CLOSE = 'soon': must be a whole number"),
-}
-
-
-def open_scheduler(settings: Settings) -> None:
-    """Open the scheduler of a crawl in this process, as its engine does."""
-    crawler = start(settings)
-    build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler).open(crawler.spider)
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str, valkey: Server, key: str) -> None:
-    """A mistake in a setting is named in the error, without a password."""
-    settings, begin = MISTAKES[mistake]
-    url = valkey.url.replace("//", f"//nobody:{PASSWORD}@")
-    settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, **settings}
-    settings["REDIS_URL"] = str(settings["REDIS_URL"]).replace("{url}", url)
-    with pytest.raises(BloomError) as refusal:
-        open_scheduler({"ADDONS": {"scrapy_bloom.Addon": 500}, **settings})
-    assert str(refusal.value).startswith(begin)
-    assert PASSWORD not in told(refusal.value)

@@ -1,17 +1,12 @@
 """Crawls by BloomScheduler in difficult setups: fed, flooded, started again, by workers that it refuses."""
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
-import redis
 
 from devtools.crawl_process import LIMIT
-from scrapy_bloom.delivery import MAX_PAUSE
-from scrapy_bloom.queue.inspection import RegisteredWorker, inspect
-from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
-from tests.support.pages import chain, star, tree
+from tests.support.outcomes import assert_ended_well, complaints_in
+from tests.support.pages import chain, tree
 from tests.support.scenario import (
     FILTER_ALONE,
     LEASE,
@@ -31,24 +26,15 @@ from tests.support.waiting import until
 KEEP: Kind = {"SCHEDULER_PERSIST": True}
 
 
-def workers_of(client: redis.Redis, key: str) -> tuple[RegisteredWorker, ...]:
-    """The registered workers of a crawl."""
-    return inspect(client, f"{key}:queue").workers
-
-
-@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.long)])
-def test_depth_priority(order: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """DEPTH_PRIORITY = 1 fetches a site level by level, -1 depth first."""
-    settings: Kind = {**OURS, "DEPTH_PRIORITY": order, "CONCURRENT_REQUESTS": 1}
+def test_depth_priority(valkey: Server, key: str, tmp_path: Path) -> None:
+    """DEPTH_PRIORITY = 1 fetches a site level by level."""
+    settings: Kind = {**OURS, "DEPTH_PRIORITY": 1, "CONCURRENT_REQUESTS": 1}
     with scene(tree(22), tmp_path, valkey.url, key, delay=SLOWER_THAN_SCRAPY) as played:
         assert_ended_well(played.crawl(settings))
         pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
     depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
     assert len(depths) == 22
-    if order > 0:
-        assert depths == sorted(depths)
-    else:
-        assert depths.index(3) < 10
+    assert depths == sorted(depths)
 
 
 @asyncio_first
@@ -85,30 +71,6 @@ def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -
         assert played.missed == set()
         assert played.twice == 0
         assert keys_of(client, key) == set()
-
-
-@pytest.mark.long
-def test_idle_workers_do_not_ask_more_and_more(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that waits for another one polls at a constant rate, however long it waits."""
-    release = threading.Event()
-    with valkey.client() as client, scene(chain(3), tmp_path, valkey.url, key) as played:
-        played.site.on["/page/1"] = lambda _: release.wait(LIMIT)
-        workers = [played.start(name, OURS) for name in ("left", "right")]
-        until(lambda: len(workers_of(client, key)) == 2 and "/page/1" in played.site.paths)
-
-        def asked() -> int:
-            """Count how often a worker has listed the others."""
-            stats = client.info("commandstats")
-            return sum(int(stats.get(name, {"calls": 0})["calls"]) for name in ("cmdstat_eval", "cmdstat_evalsha"))
-
-        begin, before = time.monotonic(), asked()
-        # Eight heartbeats of the engine, each of which once began another round of polls.
-        until(lambda: time.monotonic() > begin + 4)
-        found = asked() - before
-        # Each of both asks at most once in the longest pause.
-        assert found <= 2 * (time.monotonic() - begin) / MAX_PAUSE + 10
-        release.set()
-        assert_ended_well(*(worker.wait() for worker in workers))
 
 
 # BLOOMFILTER_ALWAYS: each run fetches the pages once, also if they link to themselves.
@@ -173,23 +135,13 @@ def test_complete_crawl(kind: Kind, valkey: Server, key: str, tmp_path: Path) ->
 # Workers that a queue refuses, and schedulers and queue classes that BloomScheduler does.
 
 
-OVERRIDES = """
-from scrapy_redis.queue import PriorityQueue
+OWN = """
 from scrapy_bloom import BloomScheduler
-
-class OwnQueue(PriorityQueue):
-    def {name}(self, *args):
-        return super().{name}(*args)
 
 class OwnScheduler(BloomScheduler):
     def enqueue_request(self, request):
-        self.{call}
+        self.queue.push(request)
         return True
-
-class Preferring(BloomScheduler):
-    def enqueue_request(self, request):
-        request.priority = 7 if request.url.endswith("/page/3") else 0
-        return super().enqueue_request(request)
 """
 
 
@@ -230,30 +182,9 @@ def test_another_spider(flush: bool, valkey: Server, key: str, tmp_path: Path) -
         refused(played, parts, spider=tmp_path / "other.py", SCHEDULER_FLUSH_ON_START=flush)
 
 
-@pytest.mark.parametrize("name", ["push", "pop", "clear"])
-def test_own_queue(name: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A PriorityQueue that overrides a method without effect is refused."""
-    (tmp_path / "own.py").write_text(OVERRIDES.format(name=name, call="queue"))
-    with scene(tree(13), tmp_path, valkey.url, key) as played:
-        ended = played.crawl(OURS, SCHEDULER_QUEUE_CLASS="own.OwnQueue")
-        assert ended.exit_code == 1
-        assert played.site.fetched == []
-    line = ended.log.rstrip().splitlines()[-1]
-    assert f"SCHEDULER_QUEUE_CLASS = 'own.OwnQueue': overrides {name}" in line
-
-
-def test_advice_for_own_queues(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A scheduler that sets priorities, as the refusal advises, changes the order."""
-    (tmp_path / "own.py").write_text(OVERRIDES.format(name="push", call="queue"))
-    with scene(star(13), tmp_path, valkey.url, key) as played:
-        ended = played.crawl(OURS, SCHEDULER="own.Preferring", CONCURRENT_REQUESTS=1)
-        assert played.site.paths[:2] == ["/", "/page/3"]
-        assert_complete(played, ended)
-
-
 def test_own_enqueue(valkey: Server, key: str, tmp_path: Path) -> None:
     """A scheduler with its own way to queue ends the crawl, with one line and an exit code."""
-    (tmp_path / "own.py").write_text(OVERRIDES.format(name="push", call="queue.push(request)"))
+    (tmp_path / "own.py").write_text(OWN)
     with scene(tree(13), tmp_path, valkey.url, key) as played:
         ended = played.crawl(OURS, SCHEDULER="own.OwnScheduler")
         assert played.site.fetched == []

@@ -12,7 +12,6 @@ from devtools.crawl_process import LIMIT
 from devtools.site import path_of
 from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from tests.support.clusters import running_cluster
 from tests.support.faults import proxying
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SINGLE_CONNECTION, Kind, Scene, scene
@@ -128,26 +127,15 @@ def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> N
         assert fed.leased == 0
 
 
-@pytest.mark.parametrize(
-    "is_cluster",
-    [pytest.param(False, id="single connection", marks=pytest.mark.long), pytest.param(True, id="cluster")],
-)
-def test_redis_not_up(is_cluster: bool, key: str, tmp_path: Path) -> None:
+def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
     """A worker started before Redis waits for it, even if its client connects when it is created."""
-    with (
-        # A plain client may use a cluster of one node, too.
-        running_cluster(1, "--appendonly", "yes", "--appendfsync", "always") as (server,),
-        server.client() as client,
-        fed_scene(server.url, f"{{{key}}}", tmp_path, client) as fed,
-    ):
-        by_url = {"REDIS_URL": server.url.replace("redis://", "redis+cluster://")}
+    with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
         fed.feed("list", PATHS)
-        server.kill()
-        worker = fed.played.start("worker", {**OURS, **fed.settings, **(by_url if is_cluster else SINGLE_CONNECTION)})
+        durable.kill()
+        worker = fed.played.start("worker", {**OURS, **fed.settings, **SINGLE_CONNECTION})
         until(lambda: complaints_in(fed.played.log("worker")) or worker.process.poll() is not None)
-        server.start()
-        ended = worker.wait()
-        assert_complete(fed.played, ended)
+        durable.start()
+        assert_complete(fed.played, worker.wait())
 
 
 def test_idle_worker_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:

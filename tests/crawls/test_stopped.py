@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from scrapy_redis.queue import PriorityQueue
 
 from devtools.crawl_process import Crawl
 from tests.support.outcomes import assert_complete, complaints_in
@@ -13,18 +12,6 @@ from tests.support.scenario import FILTER_ALONE, MIDDLE, OURS, PAGES, Kind, Scen
 from tests.support.servers import Server
 
 KINDS = {"BloomScheduler": OURS, "the filter alone": FILTER_ALONE}
-
-
-class Uncounted(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
-    """A user's queue whose length can be read at the start only."""
-
-    counted = 0
-
-    def __len__(self) -> int:
-        self.counted += 1
-        if self.counted > 2:
-            raise RuntimeError("the length is unknown")
-        return int(super().__len__())
 
 
 def stop_in_the_middle(played: Scene, kind: Kind) -> Crawl:
@@ -65,11 +52,3 @@ def test_finished_crawl_is_silent(kind: str, valkey: Server, key: str, tmp_path:
         ended = played.crawl({**KINDS[kind], "SCHEDULER_FLUSH_ON_START": True})
         assert_complete(played, ended)
     assert complaints_in(ended.log) == []
-
-
-def test_what_cannot_be_counted_is_deleted_all_the_same(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A queue that cannot be counted is deleted, and the filter with it."""
-    kind: Kind = {**FILTER_ALONE, "SCHEDULER_QUEUE_CLASS": f"{Uncounted.__module__}.{Uncounted.__qualname__}"}
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        stop_in_the_middle(played, kind)
-        assert keys_of(client, key) == set()

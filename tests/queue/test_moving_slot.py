@@ -6,8 +6,6 @@ import pytest
 import redis
 from redis import exceptions
 
-from scrapy_bloom.errors import UnavailableError
-from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.start_urls import StartUrls
 from scrapy_bloom.transport.connect import disconnect
@@ -83,15 +81,3 @@ def test_start_urls(cluster: Cluster, client: redis.RedisCluster, key: str) -> N
     end_move(cluster, key)
     urls.sync()
     assert client.lrange(urls.keys.dead_letters, 0, -1) == [b"former", b"a", b"b"]
-
-
-def test_filter(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
-    """A call is refused as a whole while its slot is moved, and its items are new to its caller afterwards."""
-    bloom = BloomFilter(client, key, capacity=1000, error_rate=1e-12, cache_size=0, retry_timeout=0)
-    bloom.add("first")
-    begin(cluster, key)
-    with pytest.raises(UnavailableError):
-        bloom.add("second")
-    assert bloom.info().count == 1
-    end_move(cluster, key)
-    assert bloom.add_many(["first", "second"]) == [False, True]

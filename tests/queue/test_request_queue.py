@@ -69,13 +69,6 @@ def test_keys_in_other_slots_are_refused(valkey: Server) -> None:
         RequestQueue(client, "a}b", "f")
 
 
-@pytest.mark.parametrize("name", ["shop", "{shop}:crawl", "{shop}:leases:w"])
-def test_a_filter_at_a_key_of_the_queue_is_refused(name: str, client: redis.Redis) -> None:
-    """The queue and its filter need keys of their own."""
-    with pytest.raises(ConfigError, match="SCHEDULER_DUPEFILTER_KEY"):
-        RequestQueue(client, "shop", name)
-
-
 @pytest.fixture
 def full() -> Iterator[redis.Redis]:
     """A client of a server of this test's own, which it may fill."""
@@ -164,16 +157,6 @@ def test_frozen_worker(client: redis.Redis, key: str) -> None:
     frozen.leave()
     other.leave()
     assert list(client.scan_iter(f"*{key}*")) == []
-
-
-def test_lost_registrations(client: redis.Redis, key: str) -> None:
-    """A worker that begins after all registrations were lost with their leases reports a loss."""
-    lost, new = (Driven.on_server(client, key, name) for name in ("lost", "new"))
-    lost.offer(b"a")
-    assert lost.take() == [b"a"]
-    client.delete(QueueKeys(key).crawl)
-    new.work_off()
-    assert new.worker.losses == 1
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Start URLs are leased, acknowledged and released, on each kind of server and of start key."""
 
 from collections.abc import Callable, Iterable
-from itertools import product
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ import redis
 
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.queue.start_urls import StartUrls, inspect
+from scrapy_bloom.queue.start_urls import StartUrls
 from scrapy_bloom.transport.retry import disable_client_retries
-from tests.support.clusters import cluster_client, running_cluster
 from tests.support.faults import Place, proxying
 from tests.support.servers import Server, running
 
@@ -119,7 +117,7 @@ def test_given_back_in_order(start: Start) -> None:
 
 
 def test_lost_reply(start: Start, server: Server) -> None:
-    """Start URLs of a lost reply are released by the next recovery, and leased again."""
+    """Start URLs of a lost reply are released by the next recovery, and leased again; one that is done is so once."""
     with proxying(server.port, "EVAL", "EVALSHA") as proxy, redis.Redis(port=proxy.port) as client:
         one = start.seen_by("one", disable_client_retries(client))
         one.sync()  # from now on the server knows the script, and executes it at the first attempt
@@ -129,33 +127,16 @@ def test_lost_reply(start: Start, server: Server) -> None:
         assert start.leased == 3
         assert one.recover() == 3
         assert start.waiting == start.in_order(URLS)
-        assert len(taken(one, 5)) == 5
-
-
-def test_late_lease(start: Start) -> None:
-    """A lease that is executed late is released, too."""
-    one = start.seen_by("one")
-    sent: list[Any] = []
-
-    class Slow:
-        """A link that delays a command."""
-
-        def execute_command(self, *command: Any, **options: Any) -> None:
-            sent.append((command, options))
-            raise redis.ConnectionError
-
-    one.sync()
-    client, one._client = one._client, Slow()
-    with pytest.raises(redis.ConnectionError):
-        one.lease(2)
-    one._client = client
-    first = taken(one, 2)
-    ((command, options),) = sent
-    client.execute_command(*command, **options)
-    assert start.leased == 4
-    assert one.recover() == 2
-    assert {field.decode() for field in start.client.hkeys(start.keys.leased)} == {url.field for url in first}
-    assert len(start.waiting) == 3
+        urls = taken(one, 5)
+        assert len(urls) == 5
+        one.acknowledge(urls[0])
+        for place in (Place.BEFORE, Place.AFTER):
+            proxy.fail(place)
+            with pytest.raises(redis.ConnectionError):
+                one.sync()
+            assert one.needs_sync
+        one.sync()
+        assert (start.leased, one.needs_sync) == (4, False)
 
 
 def test_orphans(start: Start) -> None:
@@ -231,34 +212,6 @@ def test_registered_between(start: Start) -> None:
     assert start.leased == 2
 
 
-def test_inspected(start: Start) -> None:
-    """The state of a start key; a worker that leaves meanwhile has abandoned nothing."""
-    one, dead = start.seen_by("one"), start.seen_by("dead")
-    one.lease(2)
-    dead.lease(1)
-    one.bury(one.ready.popleft())
-    one.sync()
-    keys = start.keys
-    assert inspect(start.client, keys.start) == (keys.start, 2, 1, 1, keys.dead_letters)
-
-    def leave() -> None:
-        start.register("other")
-        assert one.release() == 1
-
-    class Late(Interrupted):
-        def llen(self, name: str) -> int:
-            return int(start.client.llen(name))
-
-    assert inspect(Late(start.client, "HKEYS", leave), keys.start).abandoned == 1
-    assert inspect(start.client, f"{keys.start}:other") == (
-        f"{keys.start}:other",
-        0,
-        0,
-        0,
-        f"{{{keys.start}:other}}:dead-letter",
-    )
-
-
 def test_dead_letters(start: Start) -> None:
     """A buried start URL is in the list of dead letters, unchanged, and in no other."""
     one = start.seen_by("one")
@@ -268,17 +221,6 @@ def test_dead_letters(start: Start) -> None:
     assert start.client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
     assert start.leased == 1
     assert one.release() == 1
-
-
-def test_newer_score_stays(client: redis.Redis, key: str) -> None:
-    """A start URL that was added again meanwhile keeps its new score."""
-    start = Start(client, key, "zset")
-    start.fill([b"a"])
-    one = start.seen_by("one")
-    one.lease(1)
-    start.client.zadd(start.keys.start, {b"a": 7})
-    one.release()
-    assert start.client.zrange(start.keys.start, 0, -1, withscores=True) in ([(b"a", 7.0)], [[b"a", 7.0]])
 
 
 def test_other_type(start: Start) -> None:
@@ -299,16 +241,6 @@ def test_other_type(start: Start) -> None:
     assert start.client.lrange(start.keys.dead_letters, 0, -1) == [dead.data]
 
 
-def test_another_type_than_before(client: redis.Redis, key: str) -> None:
-    """Start URLs that were leased from a list return to a sorted set, if the settings have changed."""
-    start = Start(client, key, "list")
-    start.fill([b"a b"])
-    start.seen_by("dead").lease(1)
-    start.kind = "zset"
-    assert start.seen_by("one").recover() == 1
-    assert client.zscore(start.keys.start, b"a b") == 0
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_full_server(kind: str, key: str) -> None:
     """On a full server, start URLs can be leased and released."""
@@ -323,34 +255,3 @@ def test_full_server(kind: str, key: str) -> None:
         assert one.release() == 2
         assert len(start.waiting) == 4
         assert client.lrange(start.keys.dead_letters, 0, -1) == [url.data]
-
-
-def test_many(start: Start) -> None:
-    """Many start URLs keep their order when released, with any number of digits."""
-    urls = [b"%d" % number for number in range(1234)]
-    start.client.delete(start.keys.start)
-    start.fill(urls)
-    dead = start.seen_by("dead")
-    dead.lease(1000)
-    dead.lease(1000)
-    assert start.seen_by("one").recover() == 1234
-    assert start.waiting == start.in_order(urls)
-    assert start.leased == 0
-
-
-def test_cluster(key: str) -> None:
-    """All keys are in one slot of a cluster, also if the start key has braces."""
-    with running_cluster(1) as (server,), cluster_client(server) as client:
-        for kind, name in product(KINDS, (key, f"{{{key}}}:news")):
-            start = Start(client, f"{name}:{kind}", kind)
-            start.fill(URLS)
-            start.register("one")
-            start.seen_by("dead").lease(1)
-            one = start.seen_by("one")
-            assert one.recover() == 1
-            url, other, *_ = taken(one, 4)
-            one.bury(url)
-            one.acknowledge(other)
-            one.sync()
-            assert one.release() == 2
-            assert (one.sync(), start.leased) == (3, 0)

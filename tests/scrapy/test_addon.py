@@ -7,7 +7,7 @@ from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy_redis.pipelines import RedisPipeline
 
-from scrapy_bloom import Addon, BloomRFPDupeFilter, BloomScheduler, ConfigError
+from scrapy_bloom import Addon, BloomRFPDupeFilter, BloomScheduler
 from tests.support import crawling
 from tests.support.in_process import ShopSpider, start
 from tests.support.scenario import Kind
@@ -144,23 +144,6 @@ def test_item_pipeline_as_text() -> None:
     settings.set("ITEM_PIPELINES", f'{{"{STOCK_PIPELINE}": 300}}', "cmdline")
     Addon.from_crawler(start({})).update_settings(settings)
     assert settings.getdict("ITEM_PIPELINES") == {PIPELINE: 300}
-
-
-REFUSED: dict[str, tuple[Kind, str]] = {
-    "a value": ({"BLOOMFILTER_CAPACITY": 0}, "capacity (BLOOMFILTER_CAPACITY) = 0"),
-    "a name": ({"BLOOMFILTER_CAPACTIY": 1}, "BLOOMFILTER_CAPACTIY = 1"),
-    "a queue": ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "SCHEDULER_QUEUE_CLASS = "),
-    "a filter": ({"DUPEFILTER_CLASS": STOCK_FILTER, "SCHEDULER": OURS["SCHEDULER"]}, "DUPEFILTER_CLASS = "),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
-    """Invalid settings are refused before the engine and any connection exist."""
-    settings, part = REFUSED[what]
-    with pytest.raises(ConfigError) as raised:
-        begun({"REDIS_URL": "redis://127.0.0.1:1", **settings})
-    assert str(raised.value).startswith(part)
 
 
 def test_settings_that_do_not_count(caplog: pytest.LogCaptureFixture) -> None:

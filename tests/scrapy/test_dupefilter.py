@@ -1,8 +1,6 @@
 """Building a dupefilter: the key of its filter, how long the filter is kept, refusals, and the effect of settings."""
 
-import contextlib
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,6 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError, WrongTypeError
-from scrapy_bloom.errors import RefusedError
-from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import BloomSettings
 from tests.support.dupefilters import (
     KEY,
@@ -26,7 +22,7 @@ from tests.support.dupefilters import (
     said,
     seen,
 )
-from tests.support.servers import Server, running
+from tests.support.servers import Server
 
 
 @every_way
@@ -84,25 +80,6 @@ def test_close_keeps(server: Server, client: redis.Redis, key: str, way: Way) ->
     assert seen(way(crawler_of(server, **settings)), 1, 2) == [True, False]
 
 
-@by_crawler
-def test_close_deletes(server: Server, client: redis.Redis, key: str, way: Way) -> None:
-    """Without SCHEDULER_PERSIST all layers of the filter are deleted."""
-    dupefilter = way(crawler_of(server, BLOOMFILTER_CAPACITY=20, **{KEY: key}))
-    seen(dupefilter, *range(100))
-    assert len(keys_of(client, key)) > 3
-    dupefilter.close("finished")
-    assert keys_of(client, key) == []
-
-
-def test_clear_begins_anew(server: Server, client: redis.Redis, key: str) -> None:
-    """After `clear`, which scrapy-redis's Scheduler calls, every request is new again."""
-    dupefilter = build(server, key)
-    seen(dupefilter, 1)
-    dupefilter.clear()
-    assert keys_of(client, key) == []
-    assert seen(dupefilter, 1, 1) == [False, True]
-
-
 # The filter of a JOBDIR, under Scrapy's own Scheduler.
 
 QUEUE = "requests.queue"
@@ -135,15 +112,6 @@ def test_each_jobdir_has_its_own_filter(valkey: Server, tmp_path: Path) -> None:
     """Crawls in two job directories have separate filters, and one directory has the same by any of its names."""
     jobs = [in_job(valkey, tmp_path / name, resumes=True) for name in ("one", "other", "other/../one")]
     assert [job.request_seen(page(1)) for job in jobs] == [False, False, True]
-
-
-def test_flush_on_start_empties_the_filter_of_a_jobdir(server: Server, tmp_path: Path) -> None:
-    """With SCHEDULER_FLUSH_ON_START a crawl in a JOBDIR starts over."""
-    first = in_job(server, tmp_path, resumes=False)
-    seen(first, 1)
-    first.close("shutdown")
-    second = in_job(server, tmp_path, resumes=True, SCHEDULER_FLUSH_ON_START=True)
-    assert (second.key, seen(second, 1)) == (first.key, [False])
 
 
 def test_jobdir_is_no_business_of_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -207,17 +175,6 @@ def test_set_of_scrapy_redis_is_refused(server: Server, client: redis.Redis, key
     assert client.scard(key) == 1234
 
 
-@pytest.mark.parametrize("field", ["id", "parameters"])
-def test_foreign_hash(client: redis.Redis, server: Server, key: str, field: str) -> None:
-    """A foreign hash with one of our fields is refused at the start and stays, unless the crawl is to start over."""
-    client.hset(key, field, "x")
-    with pytest.raises(WrongTypeError, match=re.escape(repr(key))):
-        build(server, key)
-    assert keys_of(client, key) == [key]
-    assert client.hgetall(key) == {field.encode(): b"x"}
-    assert seen(build(server, key, SCHEDULER_FLUSH_ON_START=True), 1, 1) == [False, True]
-
-
 @by_crawler
 def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.Redis, key: str, way: Way) -> None:
     """With SCHEDULER_FLUSH_ON_START a filter of other parameters is replaced with all its layers."""
@@ -228,14 +185,6 @@ def test_flush_on_start_deletes_other_parameters(server: Server, client: redis.R
     assert parameters_of(client, key)["capacity"] == 1000
     assert layers.isdisjoint(keys_of(client, key))
     assert seen(dupefilter, 1) == [False]
-
-
-@every_way
-def test_settings_are_checked(valkey: Server, key: str, way: Way) -> None:
-    """An invalid setting is refused before the first write."""
-    with valkey.client() as client, pytest.raises(ConfigError, match=r"\(BLOOMFILTER_CAPACITY\) = 'many'"):
-        way(crawler_of(valkey, BLOOMFILTER_CAPACITY="many", **{KEY: key}))
-    assert keys_of(client, key) == []
 
 
 def test_settings_arrive(valkey: Server, key: str) -> None:
@@ -256,13 +205,3 @@ def test_settings_of_the_process_arrive(valkey: Server, key: str) -> None:
     before = dupefilter.filter.counters.round_trips
     assert seen(dupefilter, 1, 1, 1) == [True] * 3
     assert dupefilter.filter.counters.round_trips == before + 3
-
-
-def test_filter_larger_than_maxmemory_is_warned_about(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A crawl whose filter exceeds `maxmemory` logs both sizes at its start."""
-    # The server may refuse writes after the warning.
-    with running("valkey", "--maxmemory", "3mb") as server, contextlib.suppress(RefusedError):
-        build(server, key, BLOOMFILTER_CAPACITY=1_000_000)
-    needed = FilterParameters(capacity=1_000_000).sizes()[0].memory_bytes
-    assert needed > 3 * 2**20
-    assert [each for each in said(caplog) if f"{needed:,}" in each and f"{3 * 2**20:,}" in each]

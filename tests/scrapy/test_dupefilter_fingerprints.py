@@ -1,6 +1,5 @@
 """The fingerprints of a dupefilter, and its answers by them; `test_golden_fingerprints` has those by default."""
 
-import random
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError
-from tests.support.dupefilters import KEY, Way, build, crawler_of, every_way, page, parameters_of, seen, with_key
+from tests.support.dupefilters import KEY, Way, crawler_of, every_way, page, parameters_of, with_key
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
 
@@ -138,14 +137,3 @@ def test_scheme_is_stored(server: Server, client: redis.Redis, key: str, scheme:
         with pytest.raises(MismatchError) as refusal:
             build(other)
         assert all(part in str(refusal.value) for part in ("fingerprint", scheme, other))
-
-
-@pytest.mark.parametrize("cache_size", [0, 16, 65_536])
-def test_answers_as_the_set_does(server: Server, client: redis.Redis, key: str, cache_size: int) -> None:
-    """Two workers over one filter give the answers of scrapy-redis's SET."""
-    workers = [build(server, key, BLOOMFILTER_CACHE_SIZE=cache_size) for _ in range(2)]
-    oracle = RFPDupeFilter(client, f"{key}:oracle")
-    draw = random.Random(cache_size)
-    for number in (int(draw.paretovariate(0.5)) % 400 for _ in range(1000)):
-        assert seen(draw.choice(workers), number) == [oracle.request_seen(page(number))]
-    assert client.scard(oracle.key) > 50

@@ -1,6 +1,5 @@
 """A dupefilter and its server: connection, loss of the filter, and passwords."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +7,9 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
-from tests.support.dupefilters import KEY, WAYS, build, crawler_of, keys_of, lose, said, seen
+from tests.support.dupefilters import KEY, WAYS, crawler_of, keys_of, lose, said, seen
 from tests.support.in_process import end, start
-from tests.support.servers import EACH_KIND, Server, running
+from tests.support.servers import Server
 
 # The connection.
 
@@ -74,29 +73,3 @@ def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key:
 
 
 # Passwords.
-
-PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of a server that lives as long as the test
-
-
-@pytest.mark.parametrize("kind", EACH_KIND)
-def test_password_is_not_shown(kind: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The password in REDIS_URL or REDIS_PARAMS is in no log line, error or repr."""
-    caplog.set_level(logging.DEBUG)
-    with running(kind, "--requirepass", PASSWORD) as server, server.client(password=PASSWORD) as client:
-        url = server.url.replace("//", f"//:{PASSWORD}@")
-        ways: list[dict[str, Any]] = [{"REDIS_URL": url}, {"REDIS_PARAMS": {"password": PASSWORD}}]
-        for settings in ways:
-            crawler = crawler_of(server, **{KEY: key, **settings})
-            dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
-            seen(dupefilter, 1)
-            lose(client, key)
-            seen(dupefilter, 2)
-            assert len(said(caplog)) == 1
-            with pytest.raises(MismatchError) as refusal:
-                build(server, key, BLOOMFILTER_CAPACITY=5, **settings)
-            shown = [dupefilter, dupefilter.filter, dupefilter.filter.parameters, dupefilter.config]
-            end(crawler)
-            dupefilter.close("finished")
-            texts = [str(refusal.value), caplog.text, *map(repr, shown), *map(str, shown)]
-            assert not [text for text in texts if PASSWORD in text]
-            caplog.clear()

@@ -126,13 +126,6 @@ def test_items_are_those_of_scrapy_redis(piped: Piped, client: Any) -> None:
     assert every[:250] == every[250:]
 
 
-def test_default_key(server: Server) -> None:
-    """Without REDIS_ITEMS_KEY the key is scrapy-redis's default."""
-    crawler = start({"REDIS_URL": server.url})
-    pipeline = RedisPipeline.from_crawler(crawler)
-    assert pipeline.item_key(ITEM, ShopSpider()) == "shop:items"
-
-
 @pytest.mark.parametrize("serializer", [upper, f"{__name__}.upper"])
 def test_serializer(serializer: Any, piped: Piped, client: redis.Redis) -> None:
     """REDIS_ITEMS_SERIALIZER is a function or its path."""
@@ -174,17 +167,16 @@ def test_keys_of_items(piped: Piped, client: redis.Redis) -> None:
 
 
 def test_own_process_item(piped: Piped, client: redis.Redis) -> None:
-    """An overridden `_process_item` stores each item, and its result goes to the next pipeline."""
+    """An overridden `_process_item` stores each item, and its result or its error is that of its item alone."""
     items = [{"url": f"https://example.com/{number}"} for number in range(5)]
-    assert piped.store(piped.make(Hashed), *items) == [{**item, "is_stored": True} for item in items]
-    assert client.hlen(piped.key) == 5
-
-
-def test_error_of_own_process_item(piped: Piped) -> None:
-    """An error of an overridden `_process_item` is that of its item alone."""
-    *_, error, stored = piped.store(piped.make(Hashed), {}, {"url": None}, ITEM)
+    *results, error = piped.store(piped.make(Hashed), *items, {"url": None})
+    assert results == [{**item, "is_stored": True} for item in items]
     assert isinstance(error, redis.DataError)
-    assert stored == {**ITEM, "is_stored": True}
+    assert client.hlen(piped.key) == 5
+    client.delete(piped.key)
+    client.set(piped.key, "no hash")
+    (error,) = piped.store(piped.make(Hashed), ITEM)
+    assert str(error).startswith("Hashed._process_item: Redis refused an item")
 
 
 def test_process_item_calls_the_parent(piped: Piped, client: redis.Redis) -> None:
@@ -203,12 +195,6 @@ def test_own_from_crawler(piped: Piped, client: redis.Redis) -> None:
     assert client.llen(piped.key) == 1
     # The timeouts are those of the user's client, but redis-py repeats nothing.
     assert pipeline.server.get_connection_kwargs()["retry"]._retries == 0
-
-
-def test_settings_of_the_client(piped: Piped) -> None:
-    """The client has the short timeouts of this package."""
-    assert piped.make().server.get_connection_kwargs()["socket_timeout"] == 5
-    assert piped.make(REDIS_PARAMS={"socket_timeout": 2}).server.get_connection_kwargs()["socket_timeout"] == 2
 
 
 class Counted(RedisPipeline):
@@ -267,10 +253,3 @@ def test_refused(piped: Piped, client: redis.Redis) -> None:
     assert [type(result) for result in results] == [RefusedError] * 2
     assert f"REDIS_ITEMS_KEY = '{piped.key}': Redis refused an item (ResponseError: WRONGTYPE" in str(results[0])
     assert "Use a key that is absent or a list" in str(results[0])
-
-
-def test_refused_in_own_process_item(piped: Piped, client: redis.Redis) -> None:
-    """If an overridden `_process_item` is refused, the error names it."""
-    client.set(piped.key, "no hash")
-    (error,) = piped.store(piped.make(Hashed), ITEM)
-    assert str(error).startswith("Hashed._process_item: Redis refused an item")

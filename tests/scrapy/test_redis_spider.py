@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from scrapy.crawler import Crawler
-from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
 from scrapy_bloom import RedisCrawlSpider, RedisSpider
 from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import StartKeys
-from tests.support.faults import FaultProxy, Place, proxying
+from tests.support.faults import FaultProxy, proxying
 from tests.support.in_process import ShopSpider, end
 from tests.support.servers import Server
 
@@ -115,21 +113,6 @@ def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
     assert beside.left() == ([], 0, [b"http://own"] if is_dead else [])
 
 
-def test_key_by_an_attribute(beside: Beside) -> None:
-    """The start key may name an attribute of the spider; a percent sign in its value is one."""
-
-    class OwnSpider(RedisSpider):
-        name = "own"
-        job = "50%"
-        redis_key = f"{beside.keys.start}:%(job)s"
-
-    beside.client.rpush(f"{beside.keys.start}:50%", "http://a")
-    spider = beside.open(OwnSpider)
-    assert spider.redis_key == f"{beside.keys.start}:50%"
-    assert [request.url for request in spider.next_requests()] == ["http://a"]
-    beside.close()
-
-
 @pytest.mark.parametrize("kind", ["list", "set", "zset"])
 def test_kinds_of_entries(kind: str, beside: Beside) -> None:
     """A pickle arrives as it was pushed, and JSON becomes its request, from each type of key."""
@@ -165,68 +148,6 @@ def test_those_not_reached(beside: Beside) -> None:
     assert [next(spider.next_requests()).url for _ in range(2)] == ["http://a", "http://b"]
     beside.close()
     assert beside.left() == (urls, 0, [])
-
-
-def test_error_of_the_spider(beside: Beside) -> None:
-    """An error for data that no worker has leased is the caller's."""
-
-    class OwnSpider(RedisSpider):
-        def make_request_from_data(self, data: bytes) -> Request:
-            raise KeyError(data)
-
-    spider = beside.open(OwnSpider)
-    with pytest.raises(KeyError):
-        spider.make_request_from_data(b"x")
-
-
-def test_acknowledgement_that_is_lost(beside: Beside) -> None:
-    """Start URLs whose acknowledgement was lost are acknowledged with the next one."""
-    beside.client.rpush(beside.keys.start, "http://a", "http://b")
-    spider = beside.open()
-    for request in spider.next_requests():
-        beside.scheduler.enqueue_request(request)
-    beside.scheduler.has_pending_requests()
-    (urls,) = spider._start_url_feed._urls.values()
-    for place in (Place.BEFORE, Place.AFTER):
-        beside.proxy.fail(place)
-        with pytest.raises(redis.ConnectionError):
-            urls.sync()
-        assert urls.needs_sync
-    beside.close()
-    assert beside.left() == ([], 0, [])
-
-
-def test_redis_away(beside: Beside) -> None:
-    """A spider that has been idle for too long does not end while Redis is unreachable."""
-    spider = beside.open()
-    for place in (Place.BEFORE, Place.REPLY):
-        spider.spider_idle_start_time = 0
-        beside.proxy.fail(place)
-        with pytest.raises(DontCloseSpider):
-            spider.spider_idle()
-        beside.scheduler._delivery._breaker._next_probe = 0.0
-    spider.spider_idle()
-
-
-@pytest.mark.skipif(not hasattr(RedisSpider, "_redis_keys"), reason="this scrapy-redis has one start key a spider")
-def test_several_keys(beside: Beside) -> None:
-    """The first non-empty start key is read, for dead workers' start URLs, too."""
-    other = StartKeys(f"{beside.keys.start}:second")
-
-    class OwnSpider(RedisSpider):
-        def setup_redis(self, crawler: Crawler | None = None) -> None:
-            self.redis_key = [beside.keys.start, other.start]
-            super().setup_redis(crawler)
-
-    beside.client.rpush(other.start, "http://b")
-    for number, keys in enumerate((beside.keys, other)):
-        beside.client.hset(keys.leased, f"0:dead:{beside.keys.start}", f" http://dead/{number}")
-    spider = beside.open(OwnSpider)
-    found = [request.url for _ in range(3) for request in spider.next_requests()]
-    assert sorted(found) == ["http://b", "http://dead/0", "http://dead/1"]
-    beside.close()
-    assert beside.left() == ([], 0, [])
-    assert beside.client.hlen(other.leased) == 0
 
 
 def test_dead_workers_of_several_keys(beside: Beside) -> None:

@@ -69,14 +69,6 @@ def test_log(begin: Begin, debug: bool, lines: int, caplog: pytest.LogCaptureFix
 
 
 @by_crawler
-def test_always(server: Server, key: str, way: Way) -> None:
-    """A request of BLOOMFILTER_ALWAYS is new once in each process, although an earlier one has marked it."""
-    for is_known in (False, True):
-        dupefilter = way(crawler_of(server, BLOOMFILTER_ALWAYS=[r"shop\.test/7$"], **{KEY: key}))
-        assert seen(dupefilter, 7, 7, 7, 70, 70) == [False, True, True, is_known, True]
-
-
-@by_crawler
 @pytest.mark.parametrize("closes", [False, True], ids=["kept", "deleted"])
 def test_every_stat_is_there(server: Server, key: str, way: Way, closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crawl ends with correct values in every stat of the filter, even if the filter is deleted."""
@@ -190,22 +182,14 @@ def test_not_too_full(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog) == []
 
 
-def test_nothing_is_shared(valkey: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a shared filter, one warning names the settings for it."""
-    BloomRFPDupeFilter.from_crawler(crawler_of(valkey)).close()
-    (warning,) = said(caplog)
-    assert warning.startswith("Nothing is shared")
-    shared = (
-        "SCHEDULER = 'scrapy_bloom.BloomScheduler'",
-        "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'",
-        "JOBDIR",
-    )
-    assert [part for part in shared if part not in warning] == []
-
-
-def test_something_is_shared(key: str, valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With a key, a JOBDIR, or a scheduler with a shared queue there is no warning."""
+def test_what_is_shared(key: str, valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a shared filter, one warning names the settings for it; with one of them there is none."""
     for settings in ({KEY: key}, {"JOBDIR": str(tmp_path)}):
         BloomRFPDupeFilter.from_crawler(crawler_of(valkey, spider_name=key, **settings))
     BloomRFPDupeFilter.from_spider(crawler_of(valkey, spider_name=key).spider)
     assert said(caplog) == []
+    BloomRFPDupeFilter.from_crawler(crawler_of(valkey)).close()
+    (warning,) = said(caplog)
+    assert warning.startswith("Nothing is shared")
+    named = ("'scrapy_bloom.BloomScheduler'", "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'", "JOBDIR")
+    assert [part for part in named if part not in warning] == []

@@ -1,6 +1,7 @@
 """The periodic call of a scheduler."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -8,30 +9,32 @@ from scrapy_bloom import engine
 from tests.support.in_process import run
 from tests.support.waiting import LIMIT
 
-HOUR = 3600.0
+
+def ticking(seconds: float, call: Callable[[], bool | None], over: Callable[[], object]) -> None:
+    """Let a ticker call a function until another one is true; no call that was due at the stop is made."""
+
+    async def tick() -> None:
+        ticker = engine.Ticker(seconds, call)
+        ticker.start()
+        ticker._tick()
+        while not over():
+            await asyncio.sleep(0)
+        ticker.stop()
+        ticker._tick()
+
+    run(asyncio.wait_for(tick(), LIMIT))
 
 
 def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """An exception in a call is logged, and the calls continue."""
     calls: list[int] = []
 
-    async def ticking() -> None:
-        over = asyncio.Event()
+    def call() -> None:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            raise RuntimeError("not now")
 
-        def call() -> None:
-            calls.append(len(calls))
-            if len(calls) < 3:
-                raise RuntimeError("not now")
-            over.set()
-
-        ticker = engine.Ticker(0.001, call)
-        ticker.start()
-        await asyncio.wait_for(over.wait(), LIMIT)
-        ticker.stop()
-        # A call that was due at the stop is not made.
-        ticker._tick()
-
-    run(ticking())
+    ticking(0.001, call, lambda: len(calls) == 3)
     assert calls == [0, 1, 2]
     assert sum("not now" in str(record.exc_info) for record in caplog.records) == 2
 
@@ -39,21 +42,4 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
 def test_more_to_do_is_done_at_once() -> None:
     """A call that reports more work is repeated at once until there is none."""
     calls = [False, True, True]
-
-    async def ticking() -> None:
-        over = asyncio.Event()
-
-        def call() -> bool:
-            has_more = calls.pop()
-            if not has_more:
-                over.set()
-            return has_more
-
-        ticker = engine.Ticker(HOUR, call)
-        ticker.start()
-        ticker._tick()
-        await asyncio.wait_for(over.wait(), LIMIT)
-        ticker.stop()
-
-    run(ticking())
-    assert calls == []
+    ticking(3600, calls.pop, lambda: not calls)

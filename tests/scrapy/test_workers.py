@@ -6,14 +6,11 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import BloomScheduler
-from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.transport.connect import disconnect
-from tests.support import crawling
 from tests.support.dupefilters import keys_of, said
 from tests.support.in_process import end as end_crawl
-from tests.support.in_process import start
 from tests.support.kinds import Place
-from tests.support.servers import Server, running
+from tests.support.servers import Server
 from tests.support.waiting import until
 
 Opened = Callable[..., BloomScheduler]
@@ -54,12 +51,6 @@ def fetched_by(scheduler: BloomScheduler) -> list[int]:
 # The length: every waiting request, in Redis or in the worker.
 
 
-def test_length_before_open(valkey: Server) -> None:
-    """The length of an unopened scheduler is 0."""
-    scheduler = BloomScheduler.from_crawler(start({"DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_URL": valkey.url}))
-    assert len(scheduler) == 0
-
-
 def test_length(opened: Opened) -> None:
     """Undelivered requests count, as do those taken ahead, until the engine gets them."""
     scheduler = opened()
@@ -84,17 +75,6 @@ def test_length_beside_another(opened: Opened) -> None:
     fetched_by(other)
 
 
-def test_length_without_redis(opened: Opened) -> None:
-    """While Redis is unreachable a scheduler counts its own requests, and those of the last reply."""
-    with running("valkey") as server:
-        scheduler = opened(REDIS_URL=server.url)
-        enqueue(scheduler, range(MANY))
-        assert scheduler.next_request() is not None
-        enqueue(scheduler, range(MANY, MANY + 2))
-        server.kill()
-        assert not scheduler.has_pending_requests() or len(scheduler) == MANY + 1
-
-
 # Flushes. One script deletes queue and filter and registers the starter.
 
 every_place = pytest.mark.parametrize("place", ["redis", "redis+cluster"], indirect=True)
@@ -116,25 +96,6 @@ def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> N
     assert "lost" not in caplog.text
     (told,) = said(caplog)
     assert "or another worker started over" in told
-
-
-@every_place
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_flush_at_a_start(opened: Opened, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker starts over while another one starts, which has joined: both crawl each page once."""
-    settings, beat, others = {"BLOOMFILTER_PARTITIONS": partitions}, Heartbeat.start, list[BloomScheduler]()
-
-    def start_over(heartbeat: Heartbeat) -> None:
-        monkeypatch.setattr(Heartbeat, "start", beat)
-        others.append(opened(SCHEDULER_FLUSH_ON_START=True, **settings))
-        beat(heartbeat)
-
-    monkeypatch.setattr(Heartbeat, "start", start_over)
-    workers = [opened(**settings), *others]
-    assert len(workers) == 2
-    for worker in workers:
-        enqueue(worker)
-    assert sorted(number for worker in workers for number in fetched_by(worker)) == [*PAGES]
 
 
 @pytest.mark.parametrize("call", ["flush", "request_seen", "push", "pop", "clear"])

@@ -4,14 +4,13 @@ import argparse
 import secrets
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import count, islice
 
 from tests.queue.mistakes import SIMULATED
-from tests.simulation.plan import KINDS, plan_for
+from tests.simulation.plan import KINDS, Plan, plan_for
 from tests.simulation.world import Outcome, finders, simulate
 
 # Failing crawls that are shrunk and told.
@@ -69,37 +68,25 @@ def _simulated(crawl: tuple[str, int]) -> Outcome:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run many crawls, and print the statistics."""
-    begin, failed = time.monotonic(), []
-    crawls, faults, problems = Counter[str](), Counter[str](), Counter[str]()
-    fetches: Counter[int] = Counter()
-    calls, virtual = 0, 0.0
+    """Run many crawls, and tell those with a problem."""
+    begin, failed, number = time.monotonic(), [], 0
     with ProcessPoolExecutor(_PROCESSES) as pool:
         planned = _crawls(options, begin)
         while batch := list(islice(planned, 50)):
             for outcome in pool.map(_simulated, batch, chunksize=5):
-                plan = outcome.plan
-                crawls[plan.kind] += 1
-                faults.update(fault.kind for fault in plan.faults)
-                fetches.update(outcome.fetches.values())
-                calls += outcome.calls
-                virtual += outcome.seconds
+                number += 1
                 if outcome.problems:
-                    problems.update(outcome.kinds)
-                    failed.append(plan)
-                    print(f"--kind {plan.kind} --seed {plan.seed}: {', '.join(sorted(outcome.kinds))}", flush=True)
-    took = time.monotonic() - begin
-    print(f"{crawls.total():,} crawls with {calls:,} scripts in {took:.0f} s, {virtual / took:.0f} times real time")
-    print("crawls:", _counted(crawls))
-    print("faults:", _counted(faults))
-    pages = max(fetches.total(), 1)
-    shares = ", ".join(f"{times}: {count / pages:.3%}" for times, count in sorted(fetches.items()))
-    print(f"fetches of {pages:,} pages: {shares}")
-    print("problems:", _counted(problems) or "none")
+                    failed.append(outcome.plan)
+                    print(f"{_named(outcome.plan)}: {', '.join(sorted(outcome.kinds))}", flush=True)
+    print(f"{number:,} crawls in {time.monotonic() - begin:.0f} s, {len(failed)} with a problem")
     for plan in failed[:_MAX_STORIES]:
-        print(f"\nThe story of --kind {plan.kind} --seed {plan.seed}, reduced:")
+        print(f"\nThe story of {_named(plan)}, reduced:")
         _tell(_shrink(simulate(plan)), is_whole=False)
     return int(bool(failed))
+
+
+def _named(plan: Plan) -> str:
+    return f"--kind {plan.kind} --seed {plan.seed}"
 
 
 def _crawls(options: argparse.Namespace, begin: float) -> Iterator[tuple[str, int]]:
@@ -116,10 +103,6 @@ def _crawls(options: argparse.Namespace, begin: float) -> Iterator[tuple[str, in
             number += 1
             yield kind, seed
         seed += 1
-
-
-def _counted(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in sorted(counter.items()))
 
 
 def _parse() -> argparse.Namespace:

@@ -52,17 +52,11 @@ class Outcome:
 
     Attributes:
         log: lines with their moments, processes and texts.
-        fetches: how often each page was fetched in one generation of the crawl, at most.
-        calls: executed scripts.
-        seconds: virtual seconds that it took.
     """
 
     plan: Plan
     problems: list[Problem] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
-    fetches: Counter[int] = field(default_factory=Counter)
-    calls: int = 0
-    seconds: float = 0.0
 
     @property
     def kinds(self) -> set[str]:
@@ -155,7 +149,6 @@ class World:
         # Workers do not know which local requests the others crawl.
         if page in self.site.unfiltered | self.site.local or self.plan.ttl:
             return
-        self.outcome.fetches[page] = max(times, self.outcome.fetches[page])
         # A stop that forgets local requests returns the pages that may have led to them.
         hits = self.hits + sum(part.forgotten_local > 0 for process in self.processes for part in process.worker.parts)
         if times > 1 + hits + (page in self.failed):
@@ -163,7 +156,6 @@ class World:
 
     def executed(self, worker: str, call: Call, queue: str, reply: Any) -> None:
         """Note a call that the server has executed."""
-        self.outcome.calls += 1
         name = call.script
         told = reply[-1] if name in ("exchange", "heartbeat", "leave") and reply[0] != b"EXPIRED" else None
         self.log(f"{name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
@@ -337,7 +329,6 @@ class World:
             for process in self.processes:
                 process.is_dead = True
             self.hub.end()
-        self.outcome.seconds = self.hub.now
         return self.outcome
 
     def _watch(self) -> None:

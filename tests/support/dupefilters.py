@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 from scrapy import Request
-from scrapy.settings import BaseSettings
+from scrapy.settings import BaseSettings, Settings
 
 from scrapy_bloom import BloomRFPDupeFilter
 from tests.support.in_process import start
@@ -34,7 +34,8 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 def with_key(settings: BaseSettings, key: str | None) -> BaseSettings:
     """Return settings that name the filter's key itself, and so a shared filter."""
-    named = settings.copy()
+    named = Settings()
+    named.update(settings)
     named.set(KEY, key, "cmdline")
     return named
 

@@ -2,9 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +13,12 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, ConfigError, UnavailableError
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError, UnavailableError
 from scrapy_bloom.transport.connect import disconnect
-from tests.support import crawling
 from tests.support.faults import FaultProxy, Place, proxying
-from tests.support.in_process import start
-from tests.support.retries import assert_waited_once, by_host, by_params, by_url
+from tests.support.retries import by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
-from tests.support.tls import make_certificate
-from tests.support.waiting import LIMIT, until
+from tests.support.waiting import until
 
 PASSWORD = "pa55-w0rd-of-the-test"  # noqa: S105  # of no server
 
@@ -36,16 +30,6 @@ def blocking(port: int, **options: Any) -> Any:
     pool = pool_class(host="127.0.0.1", port=port, max_connections=2, timeout=1, **options)
     with contextlib.closing(pool):
         yield redis.Redis(connection_pool=pool)
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_blocking_pool(server: Server, key: str, protocol: int) -> None:
-    """A filter works over redis-py's BlockingConnectionPool, and keeps none of its connections."""
-    with blocking(server.port, protocol=protocol) as client:
-        filters = [BloomFilter(client, key, capacity=20) for _ in range(5)]
-        assert filters[0].add_many([str(number) for number in range(100)]) == [True] * 100
-        assert not any(each.add("7") for each in filters)
-        filters[0].clear()
 
 
 def test_hidden_resending_is_off_in_a_blocking_pool(valkey: Server, key: str) -> None:
@@ -93,27 +77,6 @@ def test_unfit_clients_are_refused(name: str, valkey: Server, key: str) -> None:
             assert str(refusal.value).startswith(f"server = {name}: must be a synchronous Redis client")
             assert "pass a redis.Redis or redis.RedisCluster" in str(refusal.value)
             assert PASSWORD not in str(refusal.value)
-
-
-def factory(**options: Any) -> redis.Redis:
-    """A function that makes a client."""
-    return redis.Redis(**options)
-
-
-@pytest.mark.parametrize("redis_cls", ["redis.asyncio.Redis", "redis.client.Pipeline", f"{__name__}.factory"])
-def test_unfit_classes_are_refused(redis_cls: str, valkey: Server, key: str) -> None:
-    """Another class in REDIS_PARAMS is refused by the filter and by BloomScheduler, by the name of the setting."""
-    url = valkey.url.replace("//", f"//:{PASSWORD}@")
-    settings = {"REDIS_URL": url, "DUPEFILTER_CLASS": crawling.BLOOM, "REDIS_PARAMS": {"redis_cls": redis_cls}}
-    settings |= {"SCHEDULER_DUPEFILTER_KEY": key}
-    for build in (
-        lambda: BloomRFPDupeFilter.from_crawler(start(settings)),
-        lambda: BloomScheduler.from_settings(Settings(settings)),
-    ):
-        with pytest.raises(ConfigError) as refusal:
-            build()
-        assert str(refusal.value).startswith(f"REDIS_PARAMS['redis_cls'] = {redis_cls!r}: must be redis.Redis, ")
-        assert PASSWORD not in str(refusal.value)
 
 
 @pytest.mark.parametrize(("encoding", "decodes"), [("utf-16", False), ("latin-1", True)])
@@ -186,30 +149,3 @@ def test_hidden_resending_is_off_in_a_cluster(cluster: FaultProxy, key: str) -> 
     dupefilter = BloomRFPDupeFilter.from_settings(Settings({**settings, **common}))
     assert_resent_by_us_alone(cluster, dupefilter)
     disconnect(dupefilter.server)
-
-
-@pytest.fixture
-def encrypted(tmp_path: Path) -> Iterator[tuple[Server, str]]:
-    """A server, and the URL of its TLS port."""
-    certificate, port = make_certificate(tmp_path), free_port()
-    with running("redis", *certificate.options(port)) as server:
-        yield server, f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate.public}"
-
-
-def test_tls_connection_cut(encrypted: tuple[Server, str], key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A TLS connection cut before a reply is like any other."""
-    server, url = encrypted
-    settings = {"REDIS_URL": url, "SCHEDULER_DUPEFILTER_KEY": key, "BLOOMFILTER_CAPACITY": 1000}
-    dupefilter = BloomRFPDupeFilter.from_settings(Settings(settings))
-    bloom = dupefilter.filter
-    with closing(dupefilter.server), server.client() as admin, ThreadPoolExecutor(1) as thread:
-        for work, answer in ((lambda: bloom.add("a"), True), (lambda: bloom.add_many(["b", "c"]), [True, True])):
-            admin.execute_command("CLIENT", "PAUSE", int(LIMIT * 1000), "WRITE")
-            added = thread.submit(work)
-            until(lambda: admin.info("clients")["blocked_clients"])
-            admin.client_kill_filter(_type="normal", skipme=True)
-            admin.client_unpause()
-            assert added.result(LIMIT) == answer
-            assert_waited_once(caplog, "ConnectionError")
-            caplog.clear()
-    assert bloom.add_many(["a", "b", "c"]) == [False, False, False]

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, BloomScheduler, RefusedError, UnavailableError
 from scrapy_bloom.transport.connect import FromUrl, disconnect
-from tests.support.clusters import Cluster, begin_move, cluster_client, running_cluster, slot_of
+from tests.support.clusters import Cluster, begin_move, running_cluster, slot_of
 from tests.support.retries import PASSWORD, said, told, when_away
 from tests.support.servers import Server, free_port
 from tests.support.sockets import disconnect_all
-from tests.support.waiting import until
 
 SMALL: dict[str, Any] = {"capacity": 100, "error_rate": 1e-12, "cache_size": 0}
 ITEMS = [f"item {number}" for number in range(500)]
@@ -53,56 +51,6 @@ def test_a_slot_on_the_move(moved: str, cluster: Cluster, client: Any, key: str)
             assert all(other.contains_many(ITEMS))
     assert other.add_many([*ITEMS, "b"]) == [False] * 500 + [True]
     assert bloom.counters.losses == 0
-
-
-def test_a_slot_that_no_node_serves(cluster: Cluster, client: Any, key: str) -> None:
-    """It is waited for; once a node serves it, the call is executed."""
-    bloom = BloomFilter(client, key, **SMALL, retry_timeout=0)
-    bloom.add("a")
-    owner = cluster.owner_of(key)
-    for node in cluster.nodes:
-        with node.client() as direct:
-            direct.config_set("cluster-require-full-coverage", "no")
-            direct.execute_command("CLUSTER", "DELSLOTS", slot_of(key))
-    with pytest.raises(UnavailableError):
-        bloom.add("b")
-    with owner.client() as direct:
-        direct.execute_command("CLUSTER", "ADDSLOTS", slot_of(key))
-        until(lambda: direct.cluster("info")["cluster_slots_assigned"] == "16384")
-    until(lambda: tried(bloom))
-    assert bloom.add_many(["a", "b"]) == [False, True]
-
-
-def tried(bloom: BloomFilter) -> bool:
-    """Return whether a lookup succeeds."""
-    try:
-        return "a" in bloom
-    except UnavailableError:
-        return False
-
-
-def test_a_node_that_has_left_the_cluster() -> None:
-    """A node that answers but knows no slots is passed over, although it is the first one of the client."""
-    with running_cluster(3) as cluster:
-        left, *others = cluster.nodes
-        with cluster_client(left) as client, left.client() as direct:
-            slots = cluster.slots_of(left)
-            name = next(each for each in map(str, range(1000)) if slot_of(each) in slots)
-            bloom = BloomFilter(client, name, **SMALL)
-            assert bloom.add("a")
-            number = direct.execute_command("CLUSTER", "MYID")
-            direct.flushall()
-            direct.cluster("reset")
-            for node in others:
-                with node.client() as other:
-                    other.cluster("forget", number)
-            with others[0].client() as other:
-                other.cluster("addslotsrange", slots[0], slots[-1])
-            for node in others:
-                with node.client() as other:
-                    until(lambda other=other: other.cluster("info")["cluster_state"] == "ok")  # type: ignore[misc]
-            # Its data are gone.
-            assert [bloom.add("a"), bloom.add("a")] == [True, False]
 
 
 # A refusal is an error at once, unless most nodes are only away.
@@ -173,7 +121,7 @@ def test_no_cluster(kind: Any, valkey: Server, caplog: pytest.LogCaptureFixture)
     refused(kind, advice, crawl(REDIS_URL=f"redis+cluster://{hosts([valkey])}"), caplog)
 
 
-@pytest.mark.parametrize("order", [*permutations(range(NODES))])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_most_nodes_of_the_url_decide(order: tuple[int, ...], nodes: list[Server]) -> None:
     """A crawl waits while more nodes are away than refuse, in any order, and is refused in the opposite case."""
 

@@ -1,7 +1,6 @@
 """Scripts are sent by their hashes to servers that know them, else in full."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -9,7 +8,6 @@ import redis
 from scrapy_bloom.transport import scripts
 from scrapy_bloom.transport.retry import disable_client_retries
 from scrapy_bloom.transport.scripts import Script
-from tests.support.clusters import cluster_client, running_cluster
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.servers import EACH_KIND, Server, running
 
@@ -83,15 +81,6 @@ def test_lost_reply(push: Script, client: redis.Redis, proxy: FaultProxy, own: S
         assert admin.lrange(key, 0, -1) == [b"1", b"2", b"3"]
 
 
-def test_errors_of_a_script(client: redis.Redis, proxy: FaultProxy, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of a script is raised, and the script is not run again."""
-    failing = script_of(FAILING, monkeypatch)
-    for names in (["EVALSHA", "EVAL"], ["EVALSHA"]):
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            failing.call(client, [key], [])
-        assert sent(proxy) == names
-
-
 def user(own: Server, proxy: FaultProxy, name: str, denied: str) -> redis.Redis:
     """Return a client whose user may use all commands but one."""
     with own.client() as admin:
@@ -99,41 +88,21 @@ def user(own: Server, proxy: FaultProxy, name: str, denied: str) -> redis.Redis:
     return redis.Redis("127.0.0.1", proxy.port, username=name, password="x")  # noqa: S106  # of this test
 
 
+@pytest.mark.parametrize(("denied", "error"), [("get", "WRONGTYPE"), ("incr", r"permission|can't run")])
+def test_errors_of_a_script(
+    denied: str, error: str, proxy: FaultProxy, own: Server, key: str, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that fails, or lacks a permission inside, raises, and is not run again."""
+    failing = script_of(FAILING, monkeypatch)
+    with user(own, proxy, key, denied) as client, own.client() as admin:
+        for number in (1, 2):
+            with pytest.raises(redis.ResponseError, match=error):
+                failing.call(client, [key], [])
+            assert admin.llen(key) == number
+
+
 def test_a_user_who_may_not_use_hashes(push: Script, proxy: FaultProxy, own: Server, key: str) -> None:
     """Where an ACL allows EVAL alone, the text is sent with each call."""
     with user(own, proxy, key, "evalsha") as client:
         assert [push.call(client, [key], [number]) for number in range(2)] == [1, 2]
     assert sent(proxy) == ["EVALSHA", "EVAL"] * 2
-
-
-def test_a_command_that_a_script_may_not_use(
-    proxy: FaultProxy, own: Server, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A permission that is missing inside a script does not have the script run again."""
-    failing = script_of(FAILING, monkeypatch)
-    with user(own, proxy, key, "incr") as client, own.client() as admin:
-        for number in (1, 2):
-            with pytest.raises(redis.ResponseError, match=r"permission|can't run"):
-                failing.call(client, [key], [])
-            assert admin.llen(key) == number
-
-
-@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3, "decode_responses": True}])
-def test_bytes_are_not_decoded(own: Server, key: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies are bytes, even from a client that decodes the others."""
-    echo = script_of("return {ARGV[1], KEYS[1]}", monkeypatch)
-    with own.client(**options) as client:
-        assert echo.call(client, [key], [b"\xff\x00"]) == [b"\xff\x00", key.encode()]
-
-
-def test_cluster(push: Script, key: str) -> None:
-    """Each node of a cluster is sent the text once it says that it does not know the hash."""
-    keys = [f"{{{number}}}{key}" for number in range(8)]
-    with running_cluster(3) as nodes, cluster_client(nodes[0]) as client:
-        for expected in (1, 2, 3):
-            assert [push.call(client, [name], ["x"]) for name in keys] == [expected] * len(keys)
-        stats = []
-        for node in nodes:
-            with node.client() as direct:
-                stats.append(direct.info("commandstats"))
-    assert all(counts["cmdstat_evalsha"]["calls"] > counts["cmdstat_eval"]["calls"] == 1 for counts in stats)

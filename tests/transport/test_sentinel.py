@@ -1,6 +1,5 @@
 """The client behind Sentinels: their order and timeout, and the other parts of the URL."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import redis
 from redis.connection import SSLConnection
 from scrapy.settings import Settings
 
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, ConfigError, FromSentinel
+from scrapy_bloom import FromSentinel
 from scrapy_bloom.transport.connect import connect
-from tests.support import command, crawling
 from tests.support.sentinels import MASTER, Watch, knows_master, watching
 from tests.support.servers import Server, free_port, running
 
@@ -89,18 +87,6 @@ def test_silent_and_closed_sentinels_are_passed_over(silenced: Watch, sentinel: 
         assert connections_of(silenced) == before + 1 + 1
 
 
-def test_crawl_and_commands(sentinel: Watch, key: str, tmp_path: Path) -> None:
-    """A filter, a scheduler and an action of `scrapy bloom` work behind a Sentinel."""
-    settings = {**settings_of(sentinel.port, socket_timeout=30), "BLOOMFILTER_CAPACITY": 1000}
-    settings |= {"DUPEFILTER_CLASS": crawling.BLOOM, "SCHEDULER_DUPEFILTER_KEY": key}
-    dupefilter = BloomRFPDupeFilter.from_settings(Settings(settings))
-    assert dupefilter.filter.add("a")
-    assert BloomScheduler.from_settings(Settings(settings)).server.exists(key)
-    project = command.make_project(tmp_path / "project", **settings)
-    assert command.report("info", "shop", cwd=project)["key"] == key
-    dupefilter.clear()
-
-
 def test_rest_of_the_url() -> None:
     """The URL's parts are the master's; `sentinel_kwargs` are the Sentinels' own."""
     client = FromSentinel.from_url(
@@ -115,23 +101,3 @@ def test_rest_of_the_url() -> None:
     assert [(each["host"], each["port"]) for each in asked] == [("one", 26379), ("two", 7000), ("::1", 7001)]
     assert {each["password"] for each in asked} == {"theirs"}
     assert {each["socket_timeout"] for each in asked} == {3}
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no URL": ({"REDIS_URL": "", "REDIS_HOST": "127.0.0.1"}, "REDIS_URL is not set"),
-    "no host": ({"REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1,,"}, "REDIS_URL cannot be read"),
-    "a port": ({"REDIS_URL": f"redis://:{PASSWORD}@127.0.0.1:{PASSWORD}"}, "REDIS_URL cannot be read"),
-    "an option": ({"REDIS_PARAMS": {"servce_name": PASSWORD}}, "REDIS_PARAMS['servce_name']: TypeError in "),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(what: str) -> None:
-    """An unreadable address and an unknown option are refused, without a password."""
-    given, begin = REFUSED[what]
-    chosen = settings_of(1)
-    params = {**chosen["REDIS_PARAMS"], **given.get("REDIS_PARAMS", {})}
-    with pytest.raises(ConfigError) as refusal:
-        connect(Settings({**chosen, **given, "REDIS_PARAMS": json.dumps(params)}))
-    assert str(refusal.value).startswith(begin)
-    assert PASSWORD not in str(refusal.value)

@@ -1,50 +1,41 @@
 """Numbers for readers, and repeated warnings: one at once, then one a minute with the number of the others."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_number, as_size, plural
 
 
-def test_size() -> None:
-    """A size has a fitting unit: never "0.0 MB", and never 1,000 where there is a larger unit."""
-    assert [as_size(number) for number in (0, 1, 64, 999)] == ["0 bytes", "1 byte", "64 bytes", "999 bytes"]
-    assert [as_size(number) for number in (1000, 3_594, 999_940)] == ["1.0 KB", "3.6 KB", "999.9 KB"]
-    numbers = (999_960, 3_900_000, 999_960_000, 34_000_000_000, 2_000_000_000_000)
-    assert [as_size(number) for number in numbers] == ["1.0 MB", "3.9 MB", "1.0 GB", "34.0 GB", "2,000.0 GB"]
+def table(numbers: tuple[float, ...], texts: str) -> dict[float, str]:
+    return dict(zip(numbers, texts.split(", "), strict=True))
 
 
-def test_expected_pages() -> None:
-    """The number of possibly missed pages has a useful precision."""
-    assert {as_expected_pages(number) for number in (0.0, 6.2e-48, 0.0049)} == {"fewer than 0.01 pages"}
-    numbers, texts = (0.0051, 1.276, 9.994, 9.996, 12_345.6), ("0.01", "1.28", "9.99", "10", "12,346")
-    assert [as_expected_pages(number) for number in numbers] == [f"about {text} pages" for text in texts]
+# Never "0.0 MB", and never 1,000 of a unit where there is a larger one.
+SIZES = table((0, 1, 64, 999, 1000, 3_594), "0 bytes, 1 byte, 64 bytes, 999 bytes, 1.0 KB, 3.6 KB")
+SIZES |= table((999_940, 999_960, 3_900_000, 999_960_000, 34_000_000_000), "999.9 KB, 1.0 MB, 3.9 MB, 1.0 GB, 34.0 GB")
+PAGES = dict.fromkeys((0.0, 6.2e-48, 0.0049), "fewer than 0.01 pages")
+PAGES |= table((0.0051, 1.276, 9.994, 9.996), "about 0.01 pages, about 1.28 pages, about 9.99 pages, about 10 pages")
+RATES = table((0.0, 6.5e-55, 9.99e-16, 1e-15, 1.234e-7, 0.5), "0, <1e-15, <1e-15, 1e-15, 1.2e-7, 0.5")
+NUMBERS = table((1e-6, 2.5e-12, 0.001, 0, 30.0, 86_400, 1e8, 1e100), "1e-6, 2.5e-12, 0.001, 0, 30, 86400, 1e8, 1e100")
+FORMATS: list[tuple[Callable[[Any], str], dict[float, str]]] = [
+    *((as_size, SIZES), (as_expected_pages, PAGES), (as_error_rate, RATES), (as_number, NUMBERS)),
+    (lambda number: as_number(number, 2), table((6.4321e-7, 0.0123), "6.4e-7, 0.012")),
+    (lambda number: plural(number, "layer"), table((0, 1, 2, 1234), "0 layers, 1 layer, 2 layers, 1,234 layers")),
+]
 
 
-def test_plural() -> None:
-    """Nouns agree with their numbers, whose thousands are separated."""
-    texts = ["0 layers", "1 layer", "2 layers", "12,345 layers"]
-    assert [plural(number, "layer") for number in (0, 1, 2, 12_345)] == texts
+@pytest.mark.parametrize(("shown", "texts"), FORMATS)
+def test_numbers(shown: Callable[[Any], str], texts: dict[Any, str]) -> None:
+    """A number is shown as readers need it."""
+    assert {number: shown(number) for number in texts} == texts
 
 
-def test_number() -> None:
-    """A number is shown as users type it, and reads back as itself."""
-    numbers = (1e-6, 2.5e-12, 0.001, 0, 30.0, 86_400, 1e8, 1e100)
-    texts = ["1e-6", "2.5e-12", "0.001", "0", "30", "86400", "1e8", "1e100"]
-    assert list(map(as_number, numbers)) == texts
-    assert tuple(map(float, texts)) == numbers
-
-
-def test_digits() -> None:
-    """An estimate is shown with as many digits as it deserves."""
-    assert [as_number(number, 2) for number in (6.4321e-7, 0.0123, 0.5)] == ["6.4e-7", "0.012", "0.5"]
-
-
-def test_error_rates() -> None:
-    """An error rate has two digits, and an estimate that means nothing has none."""
-    rates = (0.0, 6.5e-55, 9.99e-16, 1e-15, 1.234e-7, 0.5)
-    assert [as_error_rate(rate) for rate in rates] == ["0", "<1e-15", "<1e-15", "1e-15", "1.2e-7", "0.5"]
+def test_a_number_reads_back() -> None:
+    """A number that users may type is shown as they type it."""
+    assert list(map(float, NUMBERS.values())) == list(NUMBERS)
 
 
 logger = logging.getLogger("tests.limited")

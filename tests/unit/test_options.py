@@ -91,12 +91,6 @@ def test_what_is_no_number_is_refused(name: str, value: object) -> None:
     refuses(BY_NAME[name], value)
 
 
-@pytest.mark.parametrize("name", sorted(FOR_NONE))
-def test_none(name: str) -> None:
-    """A TTL of None means no expiry, and a size of None the default by the kind of server."""
-    assert BY_NAME[name].read(None) is None
-
-
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_defaults_are_allowed(option: Option[Any]) -> None:
     """A default reads as itself, and so does its text in the documentation."""

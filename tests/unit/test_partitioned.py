@@ -6,7 +6,7 @@ import pytest
 
 from scrapy_bloom.queue.keys import partition_of
 from scrapy_bloom.queue.partitioned import PartitionedWorker
-from scrapy_bloom.queue.values import Offer, Phase, Trouble
+from scrapy_bloom.queue.values import Offer, Trouble
 from scrapy_bloom.queue.worker import Worker
 from tests.support.driven import SMALL, Send, Source, in_memory
 from tests.support.script_server import ScriptServer
@@ -44,21 +44,6 @@ def sends(servers: list[ScriptServer]) -> list[Send]:
     return [in_memory(server) for server in servers]
 
 
-def test_last_worker_deletes_what_another_has_still_to_leave(sends: list[Send]) -> None:
-    """The last worker deletes the second partition, and the other worker reports no loss."""
-    first, last = (Driven(name, sends) for name in ("first", "last"))
-    for driven in (first, last):
-        driven.work_off()
-        driven.worker.leave("finished")
-    first.step()
-    while last.worker.phase is not Phase.LEFT:
-        last.step()
-    assert last.worker.is_deleted
-    while first.worker.phase is not Phase.LEFT:
-        first.step()
-    assert [part.troubles for part in first.worker.parts] == [[], []]
-
-
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_worker_that_finishes_finds_what_only_a_dead_one_knew(
     is_lost: bool, servers: list[ScriptServer], sends: list[Send]
@@ -91,18 +76,6 @@ def test_a_worker_that_finishes_finds_what_only_a_dead_one_knew(
     assert [part.losses for part in alive.worker.parts] == [0, int(is_lost)]
 
 
-def test_a_round_sends_the_news_of_the_partitions_it_names(sends: list[Send]) -> None:
-    """Full batches are sent in any case."""
-    driven = Driven("one", sends)
-    driven.work_off()
-    links = {number: [m for m in (b"%d" % n for n in range(300)) if partition_of(m, 2) == number] for number in (0, 1)}
-    for number, full in ((0, 100), (1, 1)):
-        for member in links[number][:full]:
-            driven.worker.offer(Offer(0, member, member))
-    assert [index for index, _ in driven.worker.next_calls(0, [])] == [0]
-    assert [index for index, _ in driven.worker.next_calls(0, [1])] == [1, 0]
-
-
 def test_nothing_is_wanted_beside_a_silent_partition(sends: list[Send]) -> None:
     """Each round calls a partition that was silent, until it answers; meanwhile no request is taken from others."""
     driven = Driven("one", sends)
@@ -121,43 +94,15 @@ def test_nothing_is_wanted_beside_a_silent_partition(sends: list[Send]) -> None:
     assert driven.worker.take()
 
 
-def test_a_partition_that_went_back_alone_is_a_loss() -> None:
+def test_a_partition_that_went_back_alone_is_a_loss(servers: list[ScriptServer], sends: list[Send]) -> None:
     """Its links of pages that another partition has acknowledged are gone, and no page leads to them again."""
-    here, there = ScriptServer(), ScriptServer()
-    driven = Driven("one", [in_memory(here), in_memory(there, "other")])
+    driven = Driven("one", sends)
     driven.work_off()
-    earlier = there.copy()
+    earlier = servers[1].copy()
     for member in (b"0", b"1"):  # one in each partition
         driven.worker.offer(Offer(0, member, member))
     driven.work_off()
-    driven._sends[1] = in_memory(earlier, "other")
+    sends[1] = in_memory(earlier)
     driven.worker.offer(Offer(0, b"2", b"2"))
     driven.work_off()
     assert [part.troubles for part in driven.worker.parts] == [[], [Trouble.ROLLED_BACK, Trouble.LINKS_LOST]]
-
-
-def test_suspects_of_several_partitions_take_turns_at_once() -> None:
-    """Each costs two rounds: one acknowledges the last one and takes it, and one starts it and asks for more."""
-    server = ScriptServer()
-    sends = [in_memory(server), in_memory(server, "other")]
-    dead, heir = (Driven(name, sends, max_deliveries=3) for name in ("dead", "heir"))
-    members = [b"%d" % number for number in range(40)]
-    for member in members:
-        dead.worker.offer(Offer(0, member, member))
-    taken = 0
-    while taken < len(members):
-        dead.step(40)
-        while dead.worker.take():
-            taken += 1
-    server.time += 61_000_000
-    heir.work_off()
-    heir.step(40)  # it finds the dead worker
-    fetched: list[bytes] = []
-    exchanges = 0
-    while len(fetched) < len(members) and exchanges <= 2 * len(members) + 10:
-        while entry := heir.worker.take():
-            fetched.append(entry.member)
-            heir.worker.finish(entry.member)
-        exchanges += heir.step(40 if heir.worker.prospects else 0) or heir.step(40)
-    assert sorted(fetched) == sorted(members)
-    assert exchanges <= 2 * len(members) + 10

@@ -1,4 +1,7 @@
-"""The calls of a worker: contents, sizes and order, on the scripts in memory. Searches cover the other properties."""
+"""A worker on the scripts in memory: the sizes of its batches, what waits, and the losses that it reports.
+
+The searches in `tests/queue` cover the promises.
+"""
 
 import pytest
 
@@ -23,43 +26,33 @@ def driven(server: ScriptServer) -> Driven:
     return Driven("one", in_memory(server))
 
 
+def queued(driven: Driven, server: ScriptServer) -> list[int]:
+    """Execute calls until there is no news; return the length of the queue after each."""
+    return [server.call("ZCARD", "queue") for _ in iter(driven.step, None)]
+
+
 def test_batches_are_bounded(server: ScriptServer) -> None:
     """An exchange offers a batch at most, and hardly more than a megabyte; a large request goes alone."""
     driven = Driven("one", in_memory(server), batch=3)
     driven.work_off()
     driven.offer(*(b"%d" % number for number in range(7)))
-    assert [call.arguments[8] for call in driven.work_off()] == [3, 3, 1]
-    for name in (b"a", b"b", b"c"):
-        driven.offer(name * (MAX_BYTES // 2 + 1))
-    driven.offer(b"d" * (2 * MAX_BYTES), b"e")
-    assert [call.arguments[8] for call in driven.work_off()] == [1, 1, 1, 1, 1]
-    assert server.call("ZCARD", "queue") == 12
+    assert queued(driven, server) == [3, 6, 7]
+    driven.offer(*(name * (MAX_BYTES // 2 + 1) for name in (b"a", b"b", b"c")), b"d" * (2 * MAX_BYTES), b"e")
+    assert queued(driven, server) == [8, 9, 10, 11, 12]
 
 
 def test_a_batch_that_does_not_get_through_is_halved(driven: Driven, server: ScriptServer) -> None:
-    """After each lost reply less is offered and wanted; each reply lets it grow again."""
+    """After each lost reply less is offered; each reply lets it grow again."""
     driven.work_off()
     driven.offer(*(b"%d" % number + b"x" * (MAX_BYTES // 8) for number in range(8)))
-    found = []
-    for _ in range(6):
+    sizes = []
+    for _ in range(5):
         call = driven.worker.next_call(16)
         assert call
-        found.append((call.arguments[8], call.arguments[5]))
+        sizes.append(sum(len(each) for each in call.arguments if isinstance(each, bytes)) // (MAX_BYTES // 8))
         driven.worker.lose()
-    assert found == [(7, 16), (3, 8), (1, 4), (1, 2), (1, 1), (1, 1)]
-    driven.work_off()
-    assert server.call("ZCARD", "queue") == 8
-
-
-def test_finished_after_its_links(server: ScriptServer) -> None:
-    """A page is acknowledged in the exchange with its last link, and no earlier."""
-    driven = Driven("one", in_memory(server), batch=1)
-    driven.offer(b"page")
-    assert driven.take() == [b"page"]
-    driven.offer(b"first", b"last")
-    driven.worker.finish(b"page")
-    driven.offer(b"another")
-    assert [call.ended for call in driven.work_off()] == [(), (b"page",), ()]
+    assert sizes == [7, 3, 1, 1, 1]
+    assert queued(driven, server)[-1] == 8
 
 
 def test_receipts(server: ScriptServer) -> None:
@@ -78,28 +71,45 @@ def test_receipts(server: ScriptServer) -> None:
 
 
 def test_local_requests_go_first(server: ScriptServer) -> None:
-    """While one is left nothing is acknowledged or marked; once a batch waits for it, only local requests begin."""
+    """While a local request is left nothing is acknowledged; once a batch waits for it, only local requests begin."""
     driven = Driven("one", in_memory(server), batch=2)
     driven.offer(b"a", b"b", b"c", b"d")
-    worker = driven.worker
+    worker, leases = driven.worker, KEYS.of_worker("one")
     assert driven.take(2) == [b"a", b"b"]
-    assert driven.step(2)
+    driven.step(2)
     worker.offer(Offer(9.0, b"local", b"local", "a request"))
-    worker.finish(b"a")
-    assert (worker.is_held_back, worker.has_room) == (False, True)
-    worker.finish(b"b")
-    assert (worker.is_held_back, worker.has_room) == (True, False)
-    assert [call.ended for call in driven.work_off()] == [()]
-    assert driven.worker.next_call(16) is None
-    assert worker.take() == (9.0, b"local")
-    assert worker.take() is None
+    for name, is_full in ((b"a", False), (b"b", True)):
+        worker.finish(name)
+        assert (worker.is_held_back, worker.has_room) == (is_full, not is_full)
+    driven.work_off()
+    assert sum(server.call("ZCARD", name) for name in leases) == 3
+    assert [worker.take(), worker.take()] == [(9.0, b"local"), None]
     assert not worker.offer(Offer(9.0, b"again", b"local", "a request"))
-    worker.offer(Offer(0.0, b"link", b"link"))
+    driven.offer(b"link")
     worker.finish(b"local")
+    driven.work_off()
     assert (worker.is_held_back, worker.has_room) == (False, True)
-    (call,) = driven.work_off()
-    assert (call.ended, call.marks) == ((b"a", b"b"), (b"local",))
+    assert sum(server.call("ZCARD", name) for name in leases) == 1
     assert worker.take() == (0.0, b"c")
+
+
+@pytest.mark.parametrize("trouble", [Trouble.FLUSHED, Trouble.LOST])
+def test_a_crawl_that_is_gone(trouble: Trouble, driven: Driven, server: ScriptServer) -> None:
+    """A worker reports a crawl that began anew as such, also as it leaves, and any other loss as a loss.
+
+    A server that goes back to an earlier crawl has lost this one, even if that one began with a flush.
+    """
+    Driven("earlier", in_memory(server), flush=True).work_off()
+    earlier = server.copy()
+    driven = Driven("one", in_memory(server), flush=True)
+    driven.work_off()
+    if trouble is Trouble.FLUSHED:
+        Driven("two", in_memory(server), flush=True).work_off()
+    else:
+        driven._send = in_memory(earlier)
+    driven.worker.leave("stopped")
+    driven.step()
+    assert driven.worker.troubles == [trouble]
 
 
 def test_receipts_wait_for_local_requests(driven: Driven) -> None:
@@ -117,40 +127,6 @@ def test_receipts_wait_for_local_requests(driven: Driven) -> None:
     assert driven.worker.take_receipts() == [list]
 
 
-def test_start_waits_for_local_requests(server: ScriptServer) -> None:
-    """start() pauses while a batch of local requests waits for the engine."""
-    driven = Driven("one", in_memory(server), batch=2)
-    driven.work_off()
-    for name in (b"a", b"b"):
-        assert driven.worker.has_room
-        driven.worker.offer(Offer(0.0, name, name, "a request"))
-        driven.work_off()
-    assert not driven.worker.has_room
-    assert driven.worker.take()
-    assert driven.worker.has_room
-
-
-def test_repeats_stay_in_the_process(driven: Driven) -> None:
-    """A link that is in the outbox, or that the filter has answered, is not offered again."""
-    driven.offer(b"a")
-    assert not driven.worker.offer(Offer(0, b"a", b"a"))
-    driven.work_off()
-    assert not driven.worker.offer(Offer(0, b"a", b"a"))
-    assert driven.worker.offer(Offer(0, b"a", None))
-
-
-def test_order(driven: Driven) -> None:
-    """The lowest score goes first, also before requests taken ahead."""
-    driven.offer(b"late", b"later", score=5)
-    driven.offer(b"soon", score=-1)
-    driven.work_off()
-    driven.step(2)
-    assert [entry.member for entry in driven.worker.ready] == [b"soon", b"late"]
-    driven.offer(b"first", score=-7)
-    driven.step(1)
-    assert [entry.member for entry in driven.worker.ready] == [b"first", b"soon", b"late"]
-
-
 def test_share(server: ScriptServer) -> None:
     """A worker takes its share, rounded up; one share is left for a worker that joins."""
     one, other = (Driven(name, in_memory(server)) for name in ("one", "other"))
@@ -158,33 +134,6 @@ def test_share(server: ScriptServer) -> None:
     other.work_off()
     taken = [(one, 16), (other, 16), (one, 2), (one, 16), (one, 16)]
     assert [len(driven.take(number)) for driven, number in taken] == [4, 2, 2, 1, 1]
-
-
-def test_stop_returns_what_has_not_begun(driven: Driven, server: ScriptServer) -> None:
-    """A stopped worker takes nothing, and returns the requests it has taken ahead."""
-    driven.offer(*(b"%d" % number for number in range(10)))
-    driven.work_off()
-    driven.step(4)
-    assert driven.worker.take()
-    driven.worker.stop()
-    assert driven.worker.take() is None
-    driven.work_off()
-    assert server.call("ZCARD", "queue") == 9
-
-
-def test_stop_forgets_local_requests(driven: Driven, server: ScriptServer) -> None:
-    """A stopped worker returns the pages that may have led to the local requests that it forgets."""
-    driven.offer(b"before", b"page", b"other")
-    assert [*driven.take(2), *driven.take(1)] == [b"before", b"other", b"page"]
-    driven.worker.finish(b"before")
-    driven.work_off()
-    driven.worker.offer(Offer(0.0, b"local", b"local", "a request"))
-    driven.worker.finish(b"page")
-    driven.work_off()
-    driven.worker.stop()
-    driven.work_off()
-    assert (driven.worker.forgotten_local, driven.worker.unmarked) == (1, {})
-    assert server.call("ZRANGE", "queue", 0, -1) == [b"other", b"page"]
 
 
 @pytest.mark.parametrize("is_executed", [False, True])
@@ -215,18 +164,6 @@ def test_kept_requests_are_queued_by_the_first_worker(driven: Driven, server: Sc
         each.work_off()
     assert server.call("ZRANGE", "queue", 0, -1) == [b"a"]
     assert not server.call("EXISTS", KEYS.failed)
-
-
-def test_a_worker_that_joins_tries_unreadable_requests_again(server: ScriptServer) -> None:
-    """A request that a worker cannot read is a dead letter, which the next worker finds in the queue."""
-    one, other = (Driven(name, in_memory(server)) for name in ("one", "other"))
-    one.offer(b"a")
-    one.take()
-    one.worker.finish(b"a", Outcome.UNREADABLE)
-    one.work_off()
-    assert server.call("ZRANGE", KEYS.dead_letters, 0, -1) == [b"a"]
-    assert other.take() == [b"a"]
-    assert not server.call("EXISTS", KEYS.dead_letters)
 
 
 def test_a_queue_that_others_take_from(driven: Driven, server: ScriptServer) -> None:
@@ -265,62 +202,6 @@ def test_lost_leases(driven: Driven, server: ScriptServer) -> None:
     assert server.call("ZRANGE", KEYS.of_worker("one")[0], 0, -1) == [b"b"]
 
 
-def test_another_spider_flushes(driven: Driven, server: ScriptServer) -> None:
-    """A flush by another worker is told as such, and running requests are offered again."""
-    driven.offer(b"a", b"b")
-    assert driven.take() == [b"a"]
-    Driven("other", in_memory(server), flush=True).work_off()
-    driven.offer(b"c")
-    driven.work_off()
-    assert driven.worker.troubles == [Trouble.FLUSHED]
-    assert server.call("ZRANGE", "queue", 0, -1) == [b"c"]
-
-
-def test_after_an_outage_nobody_is_presumed_dead(server: ScriptServer) -> None:
-    """A worker whose own lease has ended presumes no other dead for a lease more: after an outage all leases have."""
-    one, two = (Driven(name, in_memory(server), lease=1) for name in ("one", "two"))
-    two.offer(b"page")
-    assert two.take() == [b"page"]
-    one.work_off()
-    server.time += 5_000_000
-    one.step(1)
-    server.time += 900_000
-    one.step(1)
-    assert one.worker.reaped == []
-    # Now the other one is silent, and this one is not.
-    server.time += 900_000
-    one.step(1)
-    assert [dead.worker for dead in one.worker.reaped] == ["two"]
-    assert server.call("ZCARD", "queue") == 1
-
-
-def test_a_dropped_link_is_relied_on(driven: Driven, server: ScriptServer) -> None:
-    """A page is fetched again if the cache dropped one of its links, and the filter is lost."""
-    driven.offer(b"known", b"page")
-    assert [*driven.take(2), *driven.take(2)] == [b"known", b"page"]
-    driven.worker.finish(b"known")
-    driven.work_off()
-    assert driven.worker.is_repeat(b"known")
-    server.call("DEL", KEYS.dupefilter)
-    driven.worker.finish(b"page")
-    driven.work_off()
-    assert driven.worker.troubles == [Trouble.FILTER_LOST]
-    assert server.call("ZCARD", "queue") == 1
-
-
-@pytest.mark.parametrize("trouble", [Trouble.FLUSHED, Trouble.LOST])
-def test_a_leave_after_the_crawl_is_gone(trouble: Trouble, driven: Driven, server: ScriptServer) -> None:
-    """At its end a worker reports a crawl that began anew as such, and any other loss as a loss."""
-    driven.work_off()
-    if trouble is Trouble.FLUSHED:
-        Driven("two", in_memory(server), flush=True).work_off()
-    else:
-        server.call("DEL", KEYS.crawl)
-    driven.worker.leave("stopped")
-    driven.step()
-    assert driven.worker.troubles == [trouble]
-
-
 def test_start_requests_of_before_the_last_ones(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a rollback a worker offers the last start requests again, and says so if it remembers too few."""
     monkeypatch.setattr("scrapy_bloom.queue.worker.MAX_STARTS", 2)
@@ -335,15 +216,3 @@ def test_start_requests_of_before_the_last_ones(server: ScriptServer, monkeypatc
     driven.work_off()
     assert driven.worker.troubles == [Trouble.ROLLED_BACK, Trouble.STARTS_LOST]
     assert earlier.call("ZRANGE", "queue", "0", "-1") == [b"1", b"2", b"link"]
-
-
-def test_an_earlier_crawl_is_no_flush(server: ScriptServer) -> None:
-    """A server that goes back to an earlier crawl has lost this one, even if that one began with a flush."""
-    Driven("earlier", in_memory(server), flush=True).work_off()
-    earlier = server.copy()
-    driven = Driven("one", in_memory(server), flush=True)
-    driven.work_off()
-    driven._send = in_memory(earlier)
-    driven.offer(b"link")
-    driven.work_off()
-    assert driven.worker.troubles == [Trouble.LOST]

@@ -11,10 +11,10 @@ from tests.support.spiders.links import LinksSpider
 
 
 class NotedSpider(LinksSpider):
-    """Adds the text NOTE, which is JSON, NOTE_TIMES times to each request whose URL ends with NOTED."""
+    """Adds the text NOTE, which is JSON, to each request whose URL ends with NOTED."""
 
     def parse(self, response: Response, **_: Any) -> Iterator[Request]:
-        note = json.loads(self.settings["NOTE"]) * self.settings.getint("NOTE_TIMES", 1)
+        note = json.loads(self.settings["NOTE"])
         for request in super().parse(response):
             if request.url.endswith(self.settings.get("NOTED", "")):
                 request.meta["note"] = note
