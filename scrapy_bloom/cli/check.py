@@ -1,7 +1,7 @@
 """Show whether requests would be dropped as repeats, and why. Nothing is added to the filter.
 
-The exit code is 0 if all of them would be dropped, and 1 otherwise. With several URLs the output shows whether the
-filter takes them for the same request.
+The exit code is 0 if all of them would be dropped, and 1 otherwise. URLs with the same fingerprint are the same page to
+the filter.
 
 for example:
   scrapy bloom check news https://example.com/a
@@ -18,8 +18,8 @@ from typing import Any
 from scrapy.settings import Settings
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.cli import _console, _requests
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.cli import console, requests
+from scrapy_bloom.cli.target import CrawlTarget, add_target_options
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.info import look_up
 from scrapy_bloom.queue.keys import partition_of
@@ -28,19 +28,18 @@ from scrapy_bloom.queue.keys import partition_of
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.usage = "%(prog)s [options] [SPIDER] URL [URL ...]"
-    _requests.add_url_options(parser, nargs="+")
+    requests.add_url_options(parser, nargs="+")
     add_target_options(parser, spider=False)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    urls = _requests.split_urls(options)
+    urls = requests.split_urls(options)
     if not urls:
         raise ConfigError("give a URL")
     target = CrawlTarget(options, settings)
     parts = [(part, part.require_filter()) for part in target.partitions]
-    item_of = _requests.item_maker(target, parts[0][1], options)
-    checked = []
+    item_of, checked = requests.item_maker(target, parts[0][1], options), []
     for url in urls:
         item, request = item_of(url)
         part, stored = parts[partition_of(item, len(parts))]
@@ -55,27 +54,24 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         answer = {"is_seen": is_seen, "is_always_new": is_new, "is_forgotten": is_forgotten}
         checked.append({**names, **answer, "places": [asdict(place) for place in places]})
     all_seen = all(each["is_seen"] for each in checked)
-    same = len({each["fingerprint"] for each in checked}) == 1 if len(checked) > 1 else None
-    report = {"key": target.key, "all_seen": all_seen, "same": same, "requests": checked}
-    texts = [_text(each) for each in checked]
-    if same is not None:
-        texts.append(f"The filter takes them for {'the same request' if same else 'different requests'}.")
-    return _console.report(options, report, "\n\n".join(texts), answer=all_seen)
+    report = {"key": target.key, "all_seen": all_seen, "requests": checked}
+    return console.report(options, report, "\n\n".join(map(_text, checked)), answer=all_seen)
 
 
 def _text(checked: dict[str, Any]) -> str:
-    answer = "new: it would be fetched"
+    answer = (
+        "seen, or a false positive: dropped, unless it has dont_filter"
+        if checked["is_seen"]
+        else "new: it would be fetched"
+    )
     if checked["is_always_new"]:
         answer = "fetched in each run: its URL matches BLOOMFILTER_ALWAYS"
     elif checked["is_forgotten"]:
         answer = "forgotten: it would be new, and fetched again"
-    elif checked["is_seen"]:
-        answer = "seen: it would be dropped, unless it has dont_filter"
-    rows = [("request", checked["url"]), ("canonical", checked["canonical_url"])]
-    rows += [("fingerprint", checked["fingerprint"]), ("answer", answer)]
+    names = ("url", "canonical_url", "fingerprint")
+    rows = [(name.partition("_")[0], checked[name]) for name in names] + [("answer", answer)]
     for place in checked["places"]:
         state = "all bits are set" if place["is_seen"] else "not in this layer"
-        if place["is_lost"]:
-            state = "LOST: the shard is gone"
+        state = "LOST: the shard is gone" if place["is_lost"] else state
         rows.append((f"layer {place['layer']}", f"{state}, in {place['key']}"))
-    return _console.pairs(rows)
+    return console.pairs(rows)

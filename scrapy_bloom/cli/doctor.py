@@ -1,4 +1,4 @@
-"""Find settings and faults that lose pages, with advice. Nothing is changed.
+"""Find settings and faults that lose pages, their cost, and the remedy. Nothing is changed.
 
 The exit code is 1 if a crawl would lose something; with `--fail-on advice` also if there is advice.
 
@@ -10,458 +10,416 @@ for example:
 """
 
 import argparse
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from secrets import token_hex
+from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions
-from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES, Settings
+from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
-from scrapy_redis.pipelines import RedisPipeline
-from scrapy_redis.queue import PriorityQueue
+from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
+from scrapy_redis.stats import RedisStatsCollector
 
-from scrapy_bloom.cli import _console, _examined
-from scrapy_bloom.cli._examined import Crawl, Finding, Findings, Level, advice, in_partitions, known, loss, refused
-from scrapy_bloom.cli._target import UNREADABLE, add_target_options, spider_loader
-from scrapy_bloom.cli.plan import make_plan
+from scrapy_bloom.cli import console
+from scrapy_bloom.cli.target import WAY_TO_FILTER, CrawlTarget, Place, add_target_options
 from scrapy_bloom.codec import misread
-from scrapy_bloom.dupefilter import require_request_seen
-from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, UnavailableError, WrongTypeError
-from scrapy_bloom.filter.info import StoredFilter, read_filter
-from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.inspection import QueueState, first_request
-from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of, tagged
+from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
+from scrapy_bloom.pipelines import RedisPipeline
+from scrapy_bloom.queue.inspection import first_request
+from scrapy_bloom.queue.keys import FilterKey, StartKeys, start_key_of, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.start_urls import inspect
-from scrapy_bloom.settings import PICKLE, SERIALIZER, BloomSettings
-from scrapy_bloom.spiders import bypasses_fetch_data
-from scrapy_bloom.text import as_error_rate, as_expected_pages, as_number, as_size, as_text, plural
+from scrapy_bloom.scheduler import BloomScheduler
+from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings
+from scrapy_bloom.spiders import LeasedStartUrls, bypasses_fetch_data
+from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import is_cluster
-from scrapy_bloom.transport.failures import describe
+from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
 from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.server_info import evicts, policy
 
-_WAITING_PIPELINE: type = load_object("scrapy_bloom.RedisPipeline")
-_MISSING, _LEASES = Script("missing", "filter"), Script("leases")
-_PACKAGES = ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis")
-_LOCAL = ("localhost", "127.", "::1", "unix:")
-_FLUSH = "SCHEDULER_FLUSH_ON_START = True"
-_START_OVER = f"start over, with {_FLUSH} for the first worker"
-# A callback may block a worker for some seconds.
-_SHORT_LEASE = 10.0
-# A busy server may need the minimum for a reply; scrapy-redis's default is the maximum.
-_SOCKET = 0.5, 30.0
-# Pages per second that a worker is expected to fetch; layers that a check may read; names that a finding lists.
-_PACE, _LAYERS, _EXAMPLES = 50, 5, 3
-# The sign and the verdict of each level.
-_SIGNS = {Level.OK: "ok  ", Level.ADVICE: "!   ", Level.LOSS: "LOSS"}
-_VERDICTS = {
-    Level.OK: "No losses found.",
-    Level.ADVICE: "No losses found. See the advice behind each ! above.",
-    Level.LOSS: "A crawl would lose pages, fetch them twice or not start: see each LOSS above.",
+T = TypeVar("T")
+
+# The levels by weight: the sign and the verdict of each.
+LEVELS = {
+    "ok": ("ok  ", "No losses found."),
+    "advice": ("!   ", "No losses found. See the advice behind each ! above."),
+    "loss": ("LOSS", "A crawl would lose pages, fetch them twice or not start: see each LOSS above."),
 }
+_MISSING, _TRIAL = Script("missing", "filter"), Script("trial")
+_NO_START = "no crawl would start"
+
+
+class Finding(NamedTuple):
+    """A finding: its level, the fact, its cost, and the remedy."""
+
+    level: str
+    text: str
+    harm: str = ""
+    advice: str = ""
+
+
+# The findings of a check, and at last the text for a crawl without any.
+Findings = Iterator[Finding | str]
+advice, loss = partial(Finding, "advice"), partial(Finding, "loss")
+
+
+def refused(error: object, action: str = "change it as the text says") -> Finding:
+    """Return the finding of a crawl that is refused at its start."""
+    return loss(str(error), _NO_START, action)
+
+
+class Node:
+    """The server, or a master of a cluster; texts about that begin with `where`."""
+
+    def __init__(self, client: Any, node: Any = None) -> None:
+        self.where, self._client = f"{node.name}: " if node else "", client
+        self._address = {"target_nodes": node} if node else {}
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """INFO, with the options of persistence, unless the server is managed and hides its CONFIG."""
+        info = dict(self._client.info(**self._address))
+        for option in ("save", "appendfsync"):
+            with suppress(exceptions.ResponseError):
+                info.update(self._client.config_get(option, **self._address))
+        return info
+
+
+class Crawl:
+    """The examined crawl. A value is None, or empty, if settings and data do not determine it."""
+
+    def __init__(self, target: CrawlTarget) -> None:
+        self.target, self.settings, self.spider = target, target.settings, target.crawler.spidercls
+        self.scheduler = or_none(lambda: target.scheduler)
+        self.shares, self.leases = is_a(self.scheduler, Scheduler), is_a(self.scheduler, BloomScheduler)
+        self.is_fed = self.leases and is_a(self.spider, LeasedStartUrls)
+        self.retries = or_none(lambda: self.settings.getbool(RETRY_FAILED))
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The server, or all masters of the cluster."""
+        client = self.target.client
+        return [Node(client, each) for each in client.get_primaries()] if is_cluster(client) else [Node(client)]
+
+    @cached_property
+    def partitions(self) -> list[Place]:
+        """The partitions, unless the keys are unknown: under Scrapy's scheduler each crawl has its own."""
+        return or_none(lambda: self.target.partitions) or []
+
+    def filters_on(self, node: Node) -> Iterator[tuple[Any, bool]]:
+        """Yield the parameters of each filter on a node, stored or by the settings, and whether it is still to come."""
+        for part in self.partitions:
+            if not node.where or f"{part.client.get_node_from_key(part.key).name}: " == node.where:
+                found = or_none(part.read_filter)
+                if parameters := found.parameters if found else or_none(self.target.parameters):
+                    yield parameters, found is None or found.is_empty
+
+    def show(self, setting: str) -> str:
+        """Return a setting with its value."""
+        return f"{setting} = {self.settings[setting]!r}"
+
+    def subjects(self, kind: str) -> list[Any]:
+        """Return the subjects of this kind."""
+        if kind in ("nodes", "partitions"):
+            return self.nodes if kind == "nodes" else self.partitions
+        return [self] * (kind != "spider" or self.target.has_spider)
+
+
+def or_none(read: Callable[[], T]) -> T | None:
+    """Return the result, or None if a setting or stored data is invalid, which one of the checks reports."""
+    try:
+        return read()
+    except UnavailableError:
+        raise
+    except (BloomError, ImportError, NameError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def is_a(kind: object, base: type) -> bool:
+    """Return whether an object is a subclass."""
+    return isinstance(kind, type) and issubclass(kind, base)
+
+
+# Checks of the settings.
 
 
 def versions(_: Crawl) -> Findings:
     """Report the versions of the packages."""
-    yield ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
+    yield ", ".join(f"{package} {version(package)}" for package in ("scrapy-bloom", "Scrapy", "scrapy-redis", "redis"))
 
 
 def settings(crawl: Crawl) -> Findings:
     """Report all refused settings, where a crawl would report the first one only."""
-    given, spider = crawl.settings, crawl.spider
-    texts = [str(crawl.refusal)] if crawl.refusal else []
-    reads: list[Callable[[], object]] = [lambda: crawl.start_key]
-    if crawl.uses_filter:
-        reads.append(lambda: FilterParameters.of(BloomSettings.from_settings(given)))
-        if not crawl.leases:
-            reads.append(lambda: BloomSettings.from_settings(given).refuse_queue_options())
-        reads.append(lambda: require_request_seen(load_object(given["DUPEFILTER_CLASS"])))
-    if crawl.has_spider and crawl.leases and crawl.kind("DUPEFILTER_CLASS") is not None:
-        reads.append(lambda: load_object(given["SCHEDULER"]).check_settings(given))
-    if crawl.has_spider and crawl.shares:
-        reads.append(lambda: FilterKey.of_workers(given, spider, is_clustered=False).require_keeping())
-    elif crawl.has_spider:
-        reads.append(lambda: FilterKey.of_process(given, spider).require_keeping())
-    for read in reads:
+    given, spider = crawl.settings, crawl.target.spider
+    reads: list[Callable[[], object]] = [lambda: crawl.target.scheduler, lambda: BloomSettings.from_settings(given)]
+    reads += [lambda: BloomScheduler.check_settings(given)] * crawl.leases
+    reads += [lambda: FilterKey.of_workers(given, spider, is_clustered=False)] * crawl.shares
+    reads += [lambda: FilterKey.of_process(given, spider)] * (not crawl.shares)
+    reads += [lambda: start_key_of(given, spider)] * crawl.is_fed
+    texts = [str(crawl.target.refusal)] if crawl.target.refusal else []
+    for read in reads if crawl.target.has_spider else ():
         try:
             read()
-        except (BloomError, *UNREADABLE) as error:
-            texts.append(describe(error))
+        except BloomError as error:
+            texts.append(str(error))
     yield from map(refused, dict.fromkeys(texts))
     yield "no setting is refused"
 
 
 def dupefilter(crawl: Crawl) -> Findings:
     """Check the DUPEFILTER_CLASS."""
-    text = f"DUPEFILTER_CLASS = {_name_of(crawl, 'DUPEFILTER_CLASS')}"
-    if crawl.kind("DUPEFILTER_CLASS") is None:
-        yield refused(f"{text} cannot be imported", crawl.remedy_for_dupefilter())
-    elif not crawl.uses_filter:
-        yield loss(f"{text}: another package's class, which does not use the filter", crawl.remedy_for_dupefilter())
+    text = crawl.show("DUPEFILTER_CLASS")
+    if crawl.target.filter_class is None:
+        yield loss(text, "the crawl does not use the filter", WAY_TO_FILTER)
     yield text
 
 
 def scheduler(crawl: Crawl) -> Findings:
     """Check the SCHEDULER."""
-    text, remedy = f"SCHEDULER = {_name_of(crawl, 'SCHEDULER')}", "set SCHEDULER = 'scrapy_bloom.BloomScheduler'"
-    if place := crawl.place_of("SCHEDULER"):
-        remedy += f", in place of the one in {place}"
-    if crawl.kind("SCHEDULER") is None:
-        yield refused(f"{text} cannot be imported", remedy)
-    elif not crawl.shares:
-        yield advice(f"{text}: workers share nothing, each process crawls by itself", remedy)
-    elif not crawl.leases:
-        harm = "loses requests at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
-        yield loss(f"{text}: {harm}", remedy)
+    text = crawl.show("SCHEDULER")
+    action = "set SCHEDULER = 'scrapy_bloom.BloomScheduler' in the project, and remove it from the spider"
+    if crawl.scheduler and not crawl.shares:
+        yield advice(text, "workers share nothing, each process crawls by itself", action)
+    elif crawl.scheduler and not crawl.leases:
+        harm = "requests are lost at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
+        yield loss(text, harm, action)
     yield text
 
 
 def spider(crawl: Crawl) -> Findings:
     """Check that no start URL is popped."""
-    kind, harm = crawl.crawler.spidercls, "a dead worker loses those it has popped"
-    if not crawl.leases or not issubclass(kind, RedisMixin):
-        pass
-    elif not issubclass(kind, _examined.LEASED_START_URLS):
-        text = f"{_path(kind)} pops its start URLs, like scrapy-redis's RedisSpider: {harm}"
-        yield loss(text, "import RedisSpider or RedisCrawlSpider from scrapy_bloom")
-    elif bypasses_fetch_data(kind):
-        text = f"{_path(kind)} pops its start URLs by its own next_requests, without fetch_data: {harm}"
-        yield loss(text, "iterate over self.fetch_data(self.redis_key, self.redis_batch_size)")
-    yield _path(kind)
+    kind, action, path = crawl.spider, "", f"{crawl.spider.__module__}.{crawl.spider.__qualname__}"
+    if is_a(kind, RedisMixin) and not is_a(kind, LeasedStartUrls):
+        action = "import RedisSpider or RedisCrawlSpider from scrapy_bloom"
+    elif is_a(kind, RedisMixin) and bypasses_fetch_data(kind):
+        action = "iterate over self.fetch_data(self.redis_key, self.redis_batch_size) in its next_requests"
+    if action and crawl.leases:
+        yield loss(f"{path} pops its start URLs", "a dead worker loses the popped ones", action)
+    yield path
 
 
 def item_pipelines(crawl: Crawl) -> Findings:
     """Check that no item pipeline loses items in an outage."""
-    found = known(lambda: crawl.settings.getdict("ITEM_PIPELINES")) or {}
-    kinds = [known(partial(load_object, each)) for each, order in found.items() if order is not None]
-    for kind in kinds:
-        if isinstance(kind, type) and issubclass(kind, RedisPipeline) and not issubclass(kind, _WAITING_PIPELINE):
-            text = f"ITEM_PIPELINES: {_path(kind)} loses the items of an outage of Redis"
-            remedy = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
-            if crawl.config and crawl.config.retry_failed:
-                yield advice(f"{text} until the next run, which fetches their pages again", remedy)
-            else:
-                yield loss(f"{text}, and their pages count as done", remedy)
-    yield "none of scrapy-redis's, which lose items in an outage"
+    given = or_none(lambda: crawl.settings.getdict("ITEM_PIPELINES")) or {}
+    level, then = (advice, ": the next run fetches their pages again") if crawl.retries else (loss, "")
+    for path in [each for each, order in given.items() if order is not None]:
+        kind = or_none(partial(load_object, path))
+        if is_a(kind, pipelines.RedisPipeline) and not is_a(kind, RedisPipeline):
+            action = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
+            yield level(f"ITEM_PIPELINES: {path}", f"it loses the items of an outage of Redis{then}", action)
+    yield "none of scrapy-redis's, which lose the items of an outage"
+
+
+def stats_collector(crawl: Crawl) -> Findings:
+    """Check that the stats, which Scrapy counts for each page, need no server."""
+    text, action = (crawl.show("STATS_CLASS"), "remove it; `scrapy bloom info --json` has the crawl's numbers")
+    if is_a(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector):
+        harm = "an outage of Redis raises an error at each page: pages are lost, and a crawl may never end"
+        yield loss(text, harm, action)
+    yield text
 
 
 def flush(crawl: Crawl) -> Findings:
     """Check that no starting worker deletes the data of others."""
-    if not known(partial(crawl.settings.getbool, "SCHEDULER_FLUSH_ON_START")):
-        return
-    persists = known(partial(crawl.settings.getbool, "SCHEDULER_PERSIST"))
-    kept = ", though SCHEDULER_PERSIST = True keeps it for the next crawl" if persists else ""
-    if crawl.shares:
-        text = f"{_FLUSH}: each starting worker deletes queue and filter, with the requests of other workers{kept}"
-        yield loss(text, "remove it; to start over, run `scrapy bloom clear` before the first worker starts")
-    else:
-        yield advice(f"{_FLUSH}: the crawl deletes the filter at its start{kept}", "remove it after one crawl")
+    if crawl.shares and or_none(lambda: crawl.settings.getbool("SCHEDULER_FLUSH_ON_START")):
+        harm = "each starting worker deletes queue and filter, with the requests of other workers"
+        action = "remove it; to start over, run `scrapy bloom clear` before the first worker starts"
+        yield loss("SCHEDULER_FLUSH_ON_START = True", harm, action)
 
 
-def lease(crawl: Crawl) -> Findings:
-    """Check BLOOMFILTER_LEASE."""
-    if crawl.config and crawl.leases:
-        short = "a blocking callback or a busy machine makes a live worker look dead, and its pages are fetched twice"
-        long = "a dead worker's requests wait for so long"
-        yield from _limits("BLOOMFILTER_LEASE", crawl.config.lease, (_SHORT_LEASE, 3600), short, long)
+# Checks of the server.
 
 
-def timeouts(crawl: Crawl) -> Findings:
-    """Check BLOOMFILTER_RETRY_TIMEOUT and the client's socket_timeout."""
-    if crawl.config is None:
-        return
-    lease, start = crawl.config.lease, "a worker that starts while Redis is unreachable"
-    short, long = f"{start} fails at once", f"{start} waits in silence for so long"
-    yield from _limits("BLOOMFILTER_RETRY_TIMEOUT", crawl.config.retry_timeout, (1, 600), short, long)
-    connection = known(lambda: crawl.client.get_connection_kwargs()) or {}  # noqa: PLW0108  # a client may be unusable
-    seconds, harm = connection.get("socket_timeout", _SOCKET[0]), ""
-    if seconds is None or seconds > _SOCKET[1]:
-        harm = f"a hanging server blocks the worker {'forever' if seconds is None else 'for so long'}"
-    elif seconds < _SOCKET[0]:
-        harm = "a busy server counts as unreachable, and commands are sent again"
-    elif seconds >= lease >= _SHORT_LEASE:
-        harm = f"a worker that waits so long for a reply counts as dead (BLOOMFILTER_LEASE = {lease:g})"
+def server(crawl: Crawl) -> Findings:
+    """Check that the server answers. The client of a cluster has asked it already."""
+    with suppress(exceptions.NoPermissionError):  # which another check covers
+        if not is_cluster(crawl.target.client):
+            crawl.target.client.ping()
+    yield crawl.target.server
+
+
+def permissions(crawl: Crawl) -> Findings:
+    """Execute a script, which tries all commands of a crawl and changes nothing."""
+    client = crawl.target.client
+    user = client.get_connection_kwargs().get("username") or "default"
+    tried = [(part.key, FILTER_COMMANDS) for part in crawl.partitions] or [("scrapy-bloom", FILTER_COMMANDS)]
+    for key, commands in tried + [(part.queue, QUEUE_COMMANDS) for part in crawl.partitions if part.queue]:
+        denied, unknown = list[bytes](), list[bytes]()
+        words = [each for each in commands if not each.startswith("EVAL")]
+        try:
+            client.eval("return 0", 1, key)  # the next one may be cached
+            denied, unknown = _TRIAL.call(client, [f"{tagged(key)}:doctor-{token_hex(8)}"], words)
+        except exceptions.NoPermissionError as error:
+            denied = [describe(error).encode()]
+        except FAULTS as error:
+            client.type(key)  # in an outage this fails as well; a proxy may close the connection at a script
+            action = "use a server, and a proxy, that execute Lua scripts: EVAL and EVALSHA"
+            yield refused(f"the server refuses scripts: {describe(error)}", action)
+            return
+        if denied:
+            rule = f"~{key} ~{tagged(key)}:* +eval +evalsha {' '.join(f'+{each.lower()}' for each in words)}"
+            text = f"the user {user!r} lacks permissions: {', '.join(map(as_text, denied))}"
+            yield refused(text, f"as an admin, run ACL SETUSER {user} {rule}")
+        if unknown:
+            text = f"the server does not know {', '.join(map(as_text, unknown))}"
+            yield refused(text, "use Redis 6.2 or newer, or Valkey")
+    yield f"scripts run, and the user {user!r} has all permissions of a crawl"
+
+
+def role(_: Crawl, node: Node) -> Findings:
+    """Report the version, and check that the server takes writes."""
+    number = node.info.get("valkey_version") or node.info.get("redis_version", "unknown")
+    if node.info.get("role") == "slave":
+        yield loss("the server is a replica", "it takes no writes: a crawl waits", "set REDIS_URL to the master")
+    yield f"a master, version {number}"
+
+
+def eviction(crawl: Crawl, node: Node) -> Findings:
+    """Check that a full server evicts neither the filter nor the queue."""
+    text, harm = f"maxmemory-policy is {policy(node.info)}", ""
+    if evicts(node.info, expires=False):
+        harm = "a full server evicts pending requests, which are lost, or the filter: pages are fetched again"
+    elif evicts(node.info, expires=True) and any(parameters.ttl for parameters, _ in crawl.filters_on(node)):
+        harm = "a full server evicts keys with a TTL, as BLOOMFILTER_TTL sets one: pages are fetched again"
     if harm:
-        remedy = "remove it from REDIS_PARAMS and REDIS_URL: its default is 5"
-        yield advice(f"socket_timeout = {seconds}: {harm}", remedy)
+        yield loss(text, harm, "set maxmemory-policy noeviction")
+    yield text if node.info.get("maxmemory") else f"none: maxmemory is not set (policy {policy(node.info)})"
 
 
-def _limits(name: str, seconds: float, limits: tuple[float, float], short: str, long: str) -> Findings:
-    """Compare a setting with the least and the greatest value that causes no harm."""
-    text, (least, most) = f"{name} = {seconds:g}", limits
-    if not least <= seconds <= most:
-        harm, remedy = (short, f"set {least:g} or more") if seconds < least else (long, f"set {most:g} or less")
-        yield advice(f"{text}: {harm}", remedy)
+def memory(crawl: Crawl, node: Node) -> Findings:
+    """Check that a new filter has room on the node of its key."""
+    limit, total, used = (int(node.info.get(each, 0)) for each in ("maxmemory", "total_system_memory", "used_memory"))
+    needed = sum(parameters.sizes()[0].memory_bytes for parameters, is_new in crawl.filters_on(node) if is_new)
+    text, action = f"{as_size(used)} used", "set a smaller BLOOMFILTER_CAPACITY"
+    text += f"; the filter needs {as_size(needed)} more" if needed else ""
+    text += f"; maxmemory is {as_size(limit)}" if limit else "; there is no maxmemory"
+    if limit and used + needed > limit:
+        yield advice(text, "without room a crawl waits", f"raise maxmemory, or {action}")
+    elif total and used + needed > total:
+        harm = "the machine swaps, or its kernel kills Redis"
+        yield loss(f"{text}; the machine has {as_size(total)}", harm, f"use a larger machine, or {action}")
     yield text
 
 
-@in_partitions
-def slots(crawl: Crawl) -> Findings:
-    """Check that a cluster has the filter in the slot of its queues."""
-    if crawl.filter_key and crawl.queues and is_cluster(crawl.client):
-        for name in crawl.queues:
-            try:
-                RequestQueue(crawl.client, name, crawl.filter_key)
-            except ConfigError as error:
-                yield refused(error)
+def persistence(_: Crawl, node: Node) -> Findings:
+    """Check how much a restart of the server loses."""
+    info, fsync, action = node.info, node.info.get("appendfsync", "as its server hides it"), "set appendonly yes"
+    file, status = ("AOF", "aof_last_write") if info.get("aof_enabled") else ("snapshots", "rdb_last_bgsave")
+    if info.get(f"{status}_status", "ok") != "ok":
+        yield loss(f"the server cannot write its {file}", "a restart loses the latest writes", "read its log")
+    elif file == "AOF" and fsync == "no":
+        harm = "a crash of the machine loses the writes that the kernel still buffers, half a minute or more"
+        yield advice("AOF with appendfsync no", harm, "set appendfsync everysec")
+    elif file == "AOF":
+        yield f"AOF with appendfsync {fsync}: a restart loses {'nothing' if fsync == 'always' else 'a second at most'}"
+    elif "rdb_last_save_time" in info and info.get("save", True):  # if a server hides it, it is assumed to save
+        yield advice("snapshots", "a restart after a crash loses all writes since the last snapshot", action)
+    else:
+        yield loss("none", "a restart of the server loses the queue and the filter", action)
+
+
+# Checks of the data of each partition.
+
+
+def slots(_: Crawl, part: Place) -> Findings:
+    """Check that a cluster has the filter in the slot of the queue: a RequestQueue refuses others."""
+    if part.queue and is_cluster(part.client) and RequestQueue(part.client, part.queue, part.key):
         yield "the filter and the queue are in one slot, and so on one node"
 
 
-@in_partitions
-def filter_(crawl: Crawl) -> Findings:
-    """Check the stored filter, or the place of a new one."""
-    if (key := crawl.filter_key) is None:
-        yield "unknown key: see settings, or give the one in the crawl's log by --key"
+def filter_(crawl: Crawl, part: Place) -> Findings:
+    """Check the stored filter; one of other parameters, and foreign data, are refused."""
+    if (found := part.read_filter()) is None:
+        state = part.inspect_queue(part.queue) if part.queue else None
+        if state and state.crawl and (number := state.waiting + state.leased) and part.read_filter() is None:
+            text = f"there is none, but {plural(number, 'request')} of a crawl at {state.key}"
+            yield loss(text, "pages are fetched again", "unless you have cleared it, see eviction and persistence")
+        yield "none yet: the first worker creates it"
         return
-    try:
-        found = crawl.read_filter()
-        if found and found.unfinished:
-            action = f"`scrapy bloom {found.unfinished}`"
-            yield refused(f"incomplete: {action} is filling it, or was stopped", "run that again")
-            return
-        if found and crawl.has_spider and (wanted := known(crawl.parameters)):
-            wanted.verify(key, found.parameters.to_json())
-    except (MismatchError, WrongTypeError) as error:
-        yield refused(error)
-        return
-    if found:
-        yield from _stored(crawl, found)
-        return
-    shard = re.compile(re.escape(tagged(key)) + r":[0-9a-f]{16}:\d+:\d+")
-    if shards := [*filter(shard.fullmatch, crawl.scan("*:????????????????:*:*")[0])]:
-        text = f"its hash was evicted or deleted, and {plural(len(shards), 'shard')} of it are useless without it: all"
-        remedy = "see the server's checks. A running worker makes a new filter, and deletes these"
-        yield loss(f"{text} pages are fetched again", remedy)
-    yield "none yet: the first worker creates it"
-
-
-def _stored(crawl: Crawl, found: StoredFilter) -> Findings:
-    info, parameters = found.info, found.parameters
-    if lost := info.lost_shards + int(_MISSING.call(crawl.client, [found.key], [found.id])):
-        text = f"{lost:,} of {plural(info.shards, 'shard')} evicted or deleted: their pages are fetched again"
-        yield loss(text, "see the server's checks; workers go on with empty ones")
-    if found.ttl is not None and not parameters.ttl and not found.is_empty:
-        text = f"it expires in {found.ttl:,.0f} s, by somebody's EXPIRE: then all pages are fetched again"
-        yield loss(text, f"run PERSIST {found.key}, and set BLOOMFILTER_TTL in place of that EXPIRE")
+    info = found.info
+    if crawl.target.has_spider and (wanted := or_none(crawl.target.parameters)):
+        wanted.verify(part.key, found.parameters.to_json())
+    if lost := info.lost_shards + int(_MISSING.call(part.client, [found.key], [found.id])):
+        text = f"{lost:,} of {plural(info.shards, 'shard')} evicted or deleted"
+        yield loss(text, "their pages are fetched again", "see eviction; workers go on with empty ones")
+    if found.ttl is not None and not found.parameters.ttl and not found.is_empty:
+        action = f"run PERSIST {found.key}, and set BLOOMFILTER_TTL in place of that EXPIRE"
+        yield loss(f"it expires in {found.ttl:,.0f} s, by somebody's EXPIRE", "then pages are fetched again", action)
     text = f"{info.count:,} of {info.capacity:,} requests, error rate {as_error_rate(info.current_error_rate)}"
-    text += f"; {info.forgotten:,} forgotten" if info.forgotten else ""
     if info.current_error_rate > info.error_rate:
-        remedy = "start over with a larger BLOOMFILTER_CAPACITY, or with a BLOOMFILTER_EXPANSION that lets it grow"
-        yield loss(f"too full: {text}, allowed {as_number(info.error_rate)}; new pages are missed", remedy)
-    elif info.layers > _LAYERS and not parameters.ttl:
-        yield advice(f"{text}, {info.layers} layers", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
+        action = "start over with a larger BLOOMFILTER_CAPACITY, or with a BLOOMFILTER_EXPANSION that lets it grow"
+        yield loss(f"too full: {text}, allowed {as_number(info.error_rate)}", "new pages are missed", action)
     yield text
 
 
-def error_rate(crawl: Crawl) -> Findings:
-    """Check the expected number of missed pages."""
-    if sized := crawl.partitions[0].sized:
-        missed = crawl.count * make_plan(sized)["expected_false_positives"]
-        number, bound = f"{crawl.count * sized.capacity:,}", "at most" if sized.ttl else "expected"
-        text = f"{as_number(sized.error_rate)}: {as_expected_pages(missed)} of {number} are missed, {bound}"
-        if missed > 1:
-            remedy = "set a smaller BLOOMFILTER_ERROR_RATE for the next crawl; `scrapy bloom plan --compare` lists them"
-            yield advice(text, remedy)
-        yield text
+def queue(crawl: Crawl, part: Place) -> Findings:
+    """Check the queue, and that it has lost no requests."""
+    if part.queue and (state := part.inspect_queue(part.queue)):
+        if state.kind == "list" and (crawl.leases or not crawl.target.has_spider):
+            action = "crawl its requests with the SCHEDULER that queued them, or set another SCHEDULER_QUEUE_KEY"
+            yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", action)
+        if state.has_losses:
+            text = (
+                f"{state.key} was evicted or deleted, or the server lost data: {state.lost:,} requests or more are lost"
+            )
+            action = "start over, with SCHEDULER_FLUSH_ON_START = True for the first worker"
+            yield loss(text, "the filter takes them for duplicates: their pages are missed", action)
+        if silent := [each for each in state.workers if each.is_silent]:
+            names, number = ", ".join(each.name for each in silent), sum(each.holds for each in silent)
+            harm = f"{plural(number, 'request')} that they hold wait for another worker"
+            yield advice(f"silent for longer than the lease: {names}", harm, "start a worker: it requeues them")
+        alive = plural(len(state.workers) - len(silent), "live worker")
+        yield f"{state.key}: {plural(state.waiting, 'pending request')}, {alive}"
 
 
-def capacity(crawl: Crawl) -> Findings:
-    """Check the capacity for the pending requests."""
-    if sized := crawl.partitions[0].sized:
-        waiting, of_all = crawl.waiting, crawl.count * sized.capacity
-        text = f"{plural(waiting, 'pending request')}, capacity {of_all:,}"
-        if waiting > of_all:
-            harm = "it grows, and each check takes longer" if sized.expansion else "it cannot grow, and misses pages"
-            yield advice(f"{text}: {harm}", "set a larger BLOOMFILTER_CAPACITY for the next crawl")
-        yield text
+def dead_letters(crawl: Crawl, part: Place) -> Findings:
+    """Check for requests and start URLs that no worker fetches any more."""
+    state, harm = part.inspect_queue(part.queue) if part.queue else None, "their pages are missing"
+    if state and state.dead_letters:
+        text = f"{plural(state.dead_letters, 'request')} that no worker could read, or that killed too many workers"
+        action = "start workers with the code and the SCHEDULER_SERIALIZER that queued them, and "
+        yield loss(text, harm, f"{action}run `scrapy bloom requeue`")
+    if state and state.failed and not crawl.retries:
+        action = "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`"
+        yield advice(f"{plural(state.failed, 'failed request')} kept", harm, action)
+    if crawl.is_fed and part is crawl.partitions[0]:
+        key = StartKeys(start_key_of(crawl.settings, crawl.target.spider)).dead_letters
+        if number := part.client.llen(key):
+            action = "fix make_request_from_data, which made no request of them, and move them back to the start key"
+            yield loss(f"{plural(number, 'start URL')} at {key!r}", harm, action)
+    yield "none"
 
 
-def ttl(crawl: Crawl) -> Findings:
-    """Check the TTL for the pending requests."""
-    first, waiting = crawl.partitions[0], crawl.waiting
-    if first.sized and first.sized.ttl:
-        alive = sum(not worker.is_silent for state in first.states for worker in state.workers)
-        pace = waiting / first.sized.ttl
-        text = f"{plural(waiting, 'pending request')}, forgotten by the filter after {first.sized.ttl:g} s"
-        if pace > _PACE * max(1, alive):
-            harm = f"at less than {pace:,.0f} pages a second some are found and fetched again"
-            yield advice(f"{text}: {harm}", "set a longer BLOOMFILTER_TTL for the next crawl, or start more workers")
-        yield f"{text}: {pace:.2g} pages a second are enough"
+def serializer(crawl: Crawl, part: Place) -> Findings:
+    """Check that the SCHEDULER_SERIALIZER reads the first pending request."""
+    if crawl.target.has_spider and crawl.shares and part.queue:
+        setting = crawl.settings["SCHEDULER_SERIALIZER"] or PICKLE
+        module = or_none(partial(import_module, setting)) if isinstance(setting, str) else setting
+        if (first := first_request(part.client, part.queue)) and (writer := misread(first, module)):
+            text = f"the pending requests were written with {writer}, but this crawl reads {setting}"
+            yield refused(text, f"set SCHEDULER_SERIALIZER = {writer!r} until they are crawled, or start over")
+        yield f"{setting}"
 
 
-def queue(crawl: Crawl) -> Findings:
-    """Check each queue and its workers, and that the project's other spiders have other queues."""
-    if crawl.has_spider and crawl.shares and (others := _sharers(crawl)):
-        harm = "After them a crawl takes their requests, and beside them none starts"
-        text = f"other spiders ({_some(others)}) have the same queue, {crawl.queue!r}. {harm}"
-        yield advice(text, "put %(spider)s into the SCHEDULER_QUEUE_KEY, unless you only ever run one of these spiders")
-    yield from _queues(crawl)
+# The checks by their subject, in this order; each has the name of its function.
+CHECKS: dict[str, tuple[Callable[..., Findings], ...]] = {
+    "crawl": (versions, settings),
+    "spider": (dupefilter, scheduler, spider, item_pipelines, stats_collector, flush),
+    "server": (server, permissions),
+    "nodes": (role, eviction, memory, persistence),
+    "partitions": (slots, filter_, queue, dead_letters, serializer),
+}
 
 
-@in_partitions
-def _queues(crawl: Crawl) -> Findings:
-    for name in crawl.queues:
-        try:
-            yield from _queue(crawl, crawl.inspect_queue(name))
-        except WrongTypeError as error:
-            yield refused(error)
-
-
-def _sharers(crawl: Crawl) -> list[str]:
-    """Return the names of the project's other spiders with the same queue, under a scheduler that shares queues."""
-    found, queue, loader = [], known(lambda: crawl.queue), spider_loader(crawl.project)
-    for name in sorted({*loader.list()} - {crawl.spider.name}):
-        other = Crawler(loader.load(name), crawl.project)
-        # A spider that sets no scheduler gets this crawl's, which an add-on may have set.
-        is_set = other.settings.getpriority("SCHEDULER") != SETTINGS_PRIORITIES["default"]
-        kind = known(partial(load_object, (other if is_set else crawl).settings["SCHEDULER"]))
-        if kind and issubclass(kind, Scheduler) and known(partial(queue_of, other.settings, other.spidercls)) == queue:
-            found.append(name)
-    return found
-
-
-def _queue(crawl: Crawl, state: QueueState) -> Findings:
-    is_sorted = crawl.leases or not crawl.shares
-    if state.kind == "list" and (is_sorted or crawl.kind("SCHEDULER_QUEUE_CLASS", PriorityQueue, PriorityQueue)):
-        remedy = "crawl its requests with the SCHEDULER that queued them, or set another SCHEDULER_QUEUE_KEY"
-        yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", remedy)
-    if state.dead_letters:
-        text = f"{plural(state.dead_letters, 'dead letter')}: requests that no worker could read, or that killed "
-        remedy = "start a worker with the SCHEDULER_SERIALIZER and the code that queued them, or fix the callback, and "
-        text += "BLOOMFILTER_MAX_DELIVERIES workers; their pages are missing"
-        yield loss(text, remedy + "run `scrapy bloom requeue`")
-    if state.has_losses:
-        text = f"{state.key} has lost requests that the filter takes for duplicates, {state.lost:,} of them counted: "
-        yield loss(f"{text}the key was deleted or evicted, or the server lost data", _START_OVER)
-    if state.failed and not (crawl.config and crawl.config.retry_failed):
-        text = f"{plural(state.failed, 'failed request')} kept: their pages are missing"
-        yield advice(text, "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`")
-    others = {worker.spider for worker in state.workers} - {_path(crawl.crawler.spidercls)}
-    if others and crawl.has_spider and crawl.leases and state.key == crawl.queue:
-        remedy = "put %(spider)s into the SCHEDULER_QUEUE_KEY, and the project, if two have spiders of one name"
-        yield refused(f"workers of another spider, {', '.join(others)}, crawl {state.key}", remedy)
-    if state.workers and crawl.filter_key and state.filter != crawl.filter_key:
-        text = f"the workers of {state.key} use another filter, {state.filter!r}, than {crawl.filter_key!r}"
-        yield refused(text, "set the same SCHEDULER_DUPEFILTER_KEY for all workers")
-    if silent := [worker for worker in state.workers if worker.is_silent]:
-        requests, names = plural(sum(each.holds for each in silent), "request"), ", ".join(each.name for each in silent)
-        text = f"{plural(len(silent), 'worker')} silent for longer than the lease, with {requests}: {names}"
-        yield advice(text, "start a worker: it requeues their requests")
-    alive = plural(len(state.workers) - len(silent), "live worker")
-    yield Finding(Level.OK, f"{state.key}: {plural(state.waiting, 'pending request')}, {alive}")
-
-
-def serializer(crawl: Crawl) -> Findings:
-    """Check the SCHEDULER_SERIALIZER, and that it reads the first pending request."""
-    setting = crawl.settings["SCHEDULER_SERIALIZER"] or PICKLE
-    if not (crawl.has_spider and crawl.shares):
-        return
-    name = "pickle" if setting == PICKLE else _name_of(crawl, "SCHEDULER_SERIALIZER")
-    module = known(partial(import_module, setting)) if isinstance(setting, str) else setting
-    if module is None:
-        yield refused(f"{name} cannot be imported", "set SCHEDULER_SERIALIZER to a module")
-    elif setting != SERIALIZER and not crawl.server.startswith(_LOCAL):
-        text = f"{name}: anybody who can write to this Redis can execute code in the workers"
-        yield advice(text, f"set SCHEDULER_SERIALIZER = {SERIALIZER!r} when the queue is empty")
-    requests = [first_request(crawl.client, name) for part in crawl.partitions for name in part.queues[:1]]
-    first = next((request for request in requests if request is not None), None)
-    if first is not None and module is not None and (writer := misread(first, module)):
-        text = f"the pending requests were written with {writer!r}, and workers of this crawl are refused"
-        yield loss(text, f"set SCHEDULER_SERIALIZER = {writer!r} until they are crawled, or start over")
-    if setting == SERIALIZER:
-        handlers = known(partial(crawl.settings.getdict, "DOWNLOAD_HANDLERS"))
-        has_objects = crawl.leases and "scrapy_playwright" in str(handlers)
-        note = "; a request with a PageMethod is not shared: the process that found it crawls it" if has_objects else ""
-        yield f"MessagePack: write access to Redis is no way to execute code in the workers{note}"
-    else:
-        yield f"{name}, on this machine; {SERIALIZER!r} is safer if others can write to Redis"
-
-
-@in_partitions
-def leases(crawl: Crawl) -> Findings:
-    """Check that all leases are those of registered workers, and that none is missing."""
-    number = 0
-    for name in crawl.queues:
-        keys = QueueKeys(name)
-        # Before the registrations: a worker registers before it leases.
-        found = (*crawl.scan("*:leases:*")[0], *crawl.scan("*:taken:*")[0])
-        held = {key for key in found if key.startswith(keys.of_worker(""))}
-        for registered, counted, exist in _LEASES.call(crawl.client, [keys.crawl], []):
-            number, worker = number + 1, as_text(registered)
-            held.difference_update(keys.of_worker(worker))
-            if counted != exist:
-                text = f"{worker} has registered {plural(counted, 'lease')}, and {exist:,} are there"
-                harm = "evicted or deleted; if the worker is dead, their pages are missed"
-                yield loss(f"{text}: {harm}", f"see the server's checks; {_START_OVER}")
-        # A worker that has left in between has no leases any more.
-        if strays := sorted(key for key in held if crawl.client.exists(key)):
-            text = f"leases of workers whose registration was evicted or deleted: {_some(strays)}"
-            remedy = "a live worker joins again. If they stay, move them: ZUNIONSTORE {0} 2 {0} KEY, and DEL KEY"
-            yield loss(text, remedy.format(name))
-    yield f"those of {plural(number, 'registered worker')}"
-
-
-def start_urls(crawl: Crawl) -> Findings:
-    """Check leases and dead letters of the start URLs."""
-    if (key := known(lambda: crawl.start_key)) is None or not crawl.leases:
-        return
-    state = inspect(crawl.client, key)
-    if state.dead_letters:
-        text = f"{plural(state.dead_letters, 'dead letter')} at {state.dead_key!r}: make_request_from_data made "
-        remedy = "fix make_request_from_data, and move them back to the start key"
-        yield loss(f"{text}no request: no worker reads them again", remedy)
-    if state.abandoned:
-        text = f"{state.abandoned:,} of {state.key!r} leased by workers that are gone"
-        yield advice(text, "start a worker of the spider: it requeues them")
-    yield f"{state.leased:,} of {state.key!r} leased"
-
-
-def leftover_filters(crawl: Crawl) -> Findings:
-    """Check for filters of killed crawls under Scrapy's own scheduler, whose keys no setting names."""
-    keys, scope = crawl.scan("*:dupefilter:*")
-    drawn = [key for key in keys if re.fullmatch(r"(?s).*:dupefilter:[0-9a-f]{16}", key)]
-    idle = [key for key in drawn if (crawl.client.object("idletime", key) or 0) >= crawl.idle]
-    if found := [each for key in idle if (each := known(partial(read_filter, crawl.client, key)))]:
-        size, names = as_size(sum(each.info.memory_bytes for each in found)), _some([each.key for each in found])
-        text = f"{plural(len(found), 'filter')} of crawls killed under Scrapy's own scheduler, {size}, unused for "
-        remedy = "unless a crawl is paused, run `scrapy bloom clear --yes --key KEY` for each"
-        yield advice(f"{text}{crawl.idle:g} s{scope}: {names}", remedy)
-    yield f"none{scope}"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join([*names[:_EXAMPLES], *["…"] * (len(names) > _EXAMPLES)])
-
-
-def _name_of(crawl: Crawl, setting: str) -> str:
-    value = crawl.settings[setting]
-    return repr(value if isinstance(value, str) else getattr(value, "__qualname__", str(value)))
-
-
-def _path(kind: type[Any]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-Check = Callable[[Crawl], Findings]
-
-# The checks without a server, of any keys and of a spider; and those of a server. See `name_of`.
-OF_ANY: tuple[Check, ...] = (versions, settings)
-OF_SPIDER: tuple[Check, ...] = (dupefilter, scheduler, spider, item_pipelines, flush, lease, timeouts)
-_OF_NODES = (_examined.server, _examined.eviction, _examined.memory, _examined.persistence, _examined.replication)
-_OF_DATA = (slots, filter_, error_rate, capacity, ttl, queue, serializer, leases, start_urls)
-OF_SERVER: tuple[Check, ...] = (*_OF_NODES, *_OF_DATA, _examined.permissions, leftover_filters)
-
-
-def name_of(check: Check) -> str:
-    """Return the name of a check for people."""
-    return check.__name__.strip("_").replace("_", " ").replace("urls", "URLs")
+def name_of(check: Callable[..., Findings]) -> str:
+    """Return the name of a check."""
+    return check.__name__.replace("_", " ").strip()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -469,60 +427,54 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
     failing = "the lowest level that makes the exit code 1 (default %(default)s)"
     parser.add_argument("--fail-on", choices=("loss", "advice"), default="loss", help=failing)
-    idle = "the time without use after which a filter counts as left over (default %(default)s)"
-    parser.add_argument("--idle", type=float, default=3600, metavar="SECONDS", help=idle)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    crawl = Crawl(options, settings)
-    findings = [*_examine(crawl)]
-    server, weights = known(lambda: crawl.server), [*Level]
+    crawl, weights = Crawl(CrawlTarget(options, settings, may_be_refused=True)), [*LEVELS]
+    findings = [*examine(crawl)]
+    key, server = (or_none(partial(getattr, crawl.target, each)) for each in ("key", "server"))
+    lines = [f"{key or f'the spider {crawl.spider.name!r}'} on {server or 'an unknown server'}", ""]
+    for check, (level, text, harm, action) in findings:
+        lines.append(f"{LEVELS[level][0]}  {check:<15}  {text}")
+        lines += [f"{'':21}  {sign} {part}" for sign, part in (("=>", harm), ("->", action)) if part]
     worst = max((finding.level for _, finding in findings), key=weights.index)
-    lines = [f"{crawl.filter_key or f'the spider {crawl.spider.name!r}'} on {server or 'an unknown server'}", ""]
-    width = max(len(check) for check, _ in findings)
-    for check, (level, text, action) in findings:
-        lines.append(f"{_SIGNS[level]}  {check:<{width}}  {text}")
-        lines += [f"{'':{width + 6}}  -> {action}"] * bool(action)
-    lines += ["", _VERDICTS[worst]]
     told = [{"check": check, **finding._asdict()} for check, finding in findings]
-    report = {"server": server, "key": crawl.filter_key, "findings": told}
+    report, text = {"server": server, "key": key, "findings": told}, "\n".join([*lines, "", LEVELS[worst][1]])
     fails = weights.index(worst) >= weights.index(options.fail_on)
-    return _console.report(options, report, "\n".join(lines), answer=not fails)
+    return console.report(options, report, text, answer=not fails)
 
 
-def _examine(crawl: Crawl) -> Iterator[tuple[str, Finding]]:
-    """Run all checks; yield each finding with the name of its check."""
-    yield from _run(crawl, OF_ANY)
-    if crawl.has_spider:
-        yield from _run(crawl, OF_SPIDER)
+def examine(crawl: Crawl) -> Iterator[tuple[str, Finding]]:
+    """Run all checks, or up to a server that no crawl can use; yield each finding with the name of its check.
+
+    One text stands for all subjects without a finding.
+    """
+    for kind, check in ((kind, check) for kind, checks in CHECKS.items() for check in checks):
+        found = [each for subject in crawl.subjects(kind) for each in _findings(crawl, check, subject)]
+        bad = [each for each in found if each.level != "ok"]
+        yield from ((name_of(check), each) for each in bad or found[:1])
+        if kind == "server" and any(each.harm == _NO_START for each in bad):
+            return
+
+
+def _findings(crawl: Crawl, check: Callable[..., Findings], subject: Any) -> list[Finding]:
+    """Return the findings of a check of one subject, or the one of its error, or its text."""
     try:
-        crawl.retry(partial(_ping, crawl))
-    except UnavailableError:
-        raise
-    except (BloomError, *UNREADABLE) as error:
-        yield "server", refused(describe(error))
-    else:
-        yield from _run(crawl, OF_SERVER)
+        told = crawl.target.retry(lambda: [*check(crawl, *[subject] * (subject is not crawl))])
+    except RefusedError as error:
+        told = [refused(error) if check is server else _unseen(error, "run it as a user with the permission")]
+    except UnavailableError as error:
+        if not is_cluster(crawl.target.client):
+            raise
+        told = [_unseen(error, "run it again when all nodes of the cluster answer")._replace(level="loss")]
+    except BloomError as error:
+        told = [refused(error)]
+    where, findings = getattr(subject, "where", ""), [each for each in told if isinstance(each, Finding)]
+    findings = findings or [Finding("ok", text) for text in told if isinstance(text, str)]
+    return [each._replace(text=where + each.text) for each in findings]
 
 
-def _run(crawl: Crawl, table: Iterable[Check]) -> Iterator[tuple[str, Finding]]:
-    for check in table:
-        try:
-            found = crawl.retry(partial(_examined.findings_of, check(crawl)))
-        except RefusedError as error:
-            found = [_examined.skipped(error)]
-        except UnavailableError as error:
-            if not is_cluster(crawl.client):
-                raise
-            found = [_examined.unreachable(error)]
-        except BloomError as error:
-            found = [refused(error)]
-        yield from ((name_of(check), each) for each in found)
-
-
-def _ping(crawl: Crawl) -> None:
-    """Ask the server; the client of a cluster has done so. Another check covers the permission."""
-    with suppress(exceptions.NoPermissionError):
-        if not is_cluster(crawl.client):
-            crawl.client.ping()
+def _unseen(error: Exception, action: str) -> Finding:
+    cause = error.__context__ if isinstance(error.__context__, FAULTS) else error
+    return advice(f"not checked: {describe(cause)}", "a loss may be there, unseen", action)

@@ -1,7 +1,7 @@
 """Move the SET of scrapy-redis's dupefilter into a filter at the same key.
 
-Stop all workers first. The SET moves to KEY:set and is copied into the filter, which workers refuse until it has every
-member. An interrupted import begins again when you run it again; it takes nothing from the SET.
+Stop all workers first. The SET moves to KEY:set, and its members are added to the filter at KEY. If the import is
+interrupted, run it again before you start a worker; it takes nothing from the SET.
 
 With --from-file the lines of a file are added to the filter, which workers may use meanwhile.
 
@@ -13,23 +13,22 @@ for example:
 """
 
 import argparse
-import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._filling import Filling, place_of_set
-from scrapy_bloom.cli._requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
-from scrapy_bloom.cli._target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options, by_partition
-from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError, WrongTypeError
+from scrapy_bloom.cli import console
+from scrapy_bloom.cli.requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
+from scrapy_bloom.cli.target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options, by_partition
+from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.filter.hashing import new_secret
-from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import as_text, plural
+from scrapy_bloom.transport.server_info import run_id
 
 _BATCH = 500
 _SCHEME_OF_SETS = "scrapy-redis"
@@ -46,192 +45,117 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    target = CrawlTarget(options, settings, waits=True)
+    target, path = CrawlTarget(options, settings, waits=True), options.from_file
     if target.has_spider and any(getattr(options, name) is not None for name in PARAMETERS):
         raise ConfigError("set the parameters as BLOOMFILTER_* in the spider's settings instead")
-    if options.from_file and options.delete_source:
+    if path and options.delete_source:
         raise ConfigError("--from-file: --delete-source is for a SET")
     target.require_dupefilter()
-    started, parameters = time.monotonic(), target.parameters()
-    with _console.advise_on_ctrl_c("run the same command again; nothing is lost"):
-        if options.from_file:
-            source, members, added, is_deleted = *_import_file(options.from_file, target, parameters), False
+    parameters, source = target.parameters(), str(path or f"{tagged(target.key)}:set")
+    with console.advise_on_ctrl_c("run the same command again; nothing is lost"):
+        if path:
+            members, added = _add(target, parameters, _lines(target, path, parameters))
         else:
-            source, members, added, is_deleted = _import_set(target, parameters, deletes_set=options.delete_source)
-    seconds = time.monotonic() - started
-    known, rate = members - added, members / seconds
-    report = {"key": target.key, "source": source, "members": members, "added": added, "already_known": known}
-    report |= {"seconds": round(seconds, 3), "members_a_second": round(rate, 1), "deleted_source": is_deleted}
-    pace = f"({seconds:,.1f} s, {rate:,.0f} a second)"
-    if options.from_file:
-        text = (
-            f"Added {plural(members, 'line')} of {source} to the filter at {target.key!r}: {added:,} new, "
-            f"{known:,} known before {pace}."
-        )
-    else:
-        kept = f"The SET is at {source!r} until you run this again with --delete-source."
-        text = (
-            f"The filter at {target.key!r} has every member of the SET: {members:,} {pace}. "
-            f"{'The SET was deleted.' if is_deleted else kept}\n"
-            "Start the workers with scrapy-bloom, by its add-on or its classes, and these settings."
-        )
-    return _console.report(options, report, text)
+            members, added = _import(target, source, parameters)
+            if options.delete_source:
+                target.send("UNLINK", source)
+    report = {"key": target.key, "source": source, "members": members, "added": added}
+    report |= {"already_known": members - added, "deleted_source": options.delete_source}
+    text = f"Added {plural(members, 'line' if path else 'member')} of {source} to the filter at {target.key!r}"
+    text += f": {added:,} new, {members - added:,} known before."
+    if not path:
+        text += "\nThe SET was deleted." if options.delete_source else "\nThe SET stays until you delete it."
+    return console.report(options, report, text)
 
 
-def _import_file(path: Path, target: CrawlTarget, parameters: FilterParameters) -> tuple[str, int, int]:
-    """Add the lines of a file; return its name, and the numbers of its lines and of the new ones."""
-    if path.name == SEEN_FILE and parameters.fingerprint != SCRAPYS_SCHEME:
-        raise ConfigError(
-            f"--from-file {path}: {SEEN_FILE} has Scrapy's fingerprints, but this project makes those of "
-            f"{parameters.fingerprint!r} and would find none of them. Set REQUEST_FINGERPRINTER_CLASS = "
-            f"{SCRAPYS_SCHEME!r}"
-        )
-    target.read_filter()  # it refuses another number of partitions
-    members = added = end = 0
-    parts, blooms = target.partitions, list[BloomFilter]()
-    item_of, options = target.dupefilter.fingerprint_of, {"cache_size": 0, "retry_timeout": target.wait}
-    with path.open("rb") as file, _console.progress(path.name, path.stat().st_size) as advance:
+def _lines(target: CrawlTarget, path: Path, parameters: FilterParameters) -> Iterator[list[bytes]]:
+    """Yield the fingerprints of a file in batches."""
+    if path.name == SEEN_FILE:
+        action = f"set REQUEST_FINGERPRINTER_CLASS = {SCRAPYS_SCHEME!r}"
+        _require_scheme(parameters, SCRAPYS_SCHEME, f"--from-file {path}", action)
+    item_of = target.dupefilter.fingerprint_of
+    with path.open("rb") as file, console.progress(path.name, None, " lines") as advance:
         lines = read_lines(str(path), file)
-        while batch := list(islice(lines, _BATCH * len(parts))):
-            items = [item_of(Request(text.decode())) if is_url else text for text, is_url, _ in batch]
-            # A file with a wrong first line creates no filter.
-            blooms = blooms or [
-                BloomFilter.with_parameters(part.client, part.key, parameters, **options) for part in parts
-            ]
-            for bloom, each in zip(blooms, by_partition(items, len(parts)), strict=True):
-                added += sum(bloom.add_many(each))
-            members += len(batch)
-            advance(batch[-1].end - end)
-            end = batch[-1].end
-    return str(path), members, added
+        while batch := list(islice(lines, _BATCH * len(target.partitions))):
+            yield [item_of(Request(text.decode())) if is_url else text for text, is_url in batch]
+            advance(len(batch))
 
 
-def _import_set(target: CrawlTarget, parameters: FilterParameters, *, deletes_set: bool) -> tuple[str, int, int, bool]:
-    """Import the SET at the key, or that of an interrupted import.
-
-    Returns:
-        Its key, its size, the number of new members, and whether it is deleted.
-    """
-    key, source = target.key, place_of_set(target.key)
-    if parameters.fingerprint != _SCHEME_OF_SETS:
-        raise ConfigError(
-            f"a SET has fingerprints of scrapy-redis, but this project makes those of {parameters.fingerprint!r} and "
-            "would find none of them. Remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, to "
-            "keep scrapy-redis's; or start over"
-        )
-    found = _find(target, source)
-    if isinstance(found, StoredFilter) and not found.unfinished:
-        if not (members := int(target.send("HGET", key, "imported") or 0)):
-            raise WrongTypeError(f"the key {key!r} holds a filter already: there is nothing to import")
-        _require_same(target, found.parameters, parameters, source)
-        if deletes_set:
-            target.send("UNLINK", source)
-        return source, members, members, not target.send("EXISTS", source)
-    _examine(target, key if found == "set" else source, target.dupefilter.parameters().capacity)
-    sizes = "".join("{} {} {} {};".format(*size) for size in parameters.sizes())
-    fillings = [
-        Filling(part, "import", parameters.to_json(), sizes, new_secret(), found=each)
-        for part, each in [(target, found), *_find_others(target, is_begun=isinstance(found, StoredFilter))]
-    ]
-    for filling in fillings:
-        filling.allocate()
-    members = _copy(target, source, fillings)
-    # The first partition is completed last: until then no worker joins, and an interrupted import begins again.
-    added = sum(filling.complete() for filling in fillings[1:])
-    return source, members, added + fillings[0].complete(members, deletes_set=deletes_set), deletes_set
+def _require_scheme(parameters: FilterParameters, scheme: str, source: str, action: str) -> None:
+    """Refuse fingerprints that the crawl would not find."""
+    if parameters.fingerprint != scheme:
+        fault = f"{source} has fingerprints of {scheme!r}, but this project makes those of {parameters.fingerprint!r}"
+        raise ConfigError(f"{fault} and would find none of them: {action}")
 
 
-def _copy(target: CrawlTarget, source: str, fillings: list[Filling]) -> int:
-    """Add each member of a SET to the filter of its partition, and return their number."""
-    members, read, cursor = int(target.send("SCARD", source)), 0, None
-    with _console.progress("importing", members, " members") as advance:
-        while cursor != 0:
-            # The server returns a small SET at once, and a member of any SET perhaps twice.
-            cursor, part = target.send("SSCAN", source, cursor or 0, "COUNT", _BATCH * len(fillings))
-            for filling, items in zip(fillings, by_partition(part, len(fillings)), strict=True):
-                for start in range(0, len(items), _BATCH):
-                    filling.add(items[start : start + _BATCH])
-            advance(len(part))
-            read += len(part)
-    if read < members:
-        raise RefusedError(
-            f"the server returned {read:,} of {members:,} members of the SET at {source!r}: run this again"
-        )
-    return members
-
-
-def _require_same(target: CrawlTarget, stored: FilterParameters, given: FilterParameters, source: str) -> None:
-    """Refuse other parameters than those with which the SET was imported."""
-    ours, theirs = given.arguments(), stored.arguments()
-    differing = [f"{name} = {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
-    if differing:
-        remedy = "the SET is deleted, so they cannot be changed"
-        if target.send("EXISTS", source):
-            remedy = f"to change them, run `scrapy bloom clear --yes --key {target.key}`, and this again"
-        raise MismatchError(
-            f"{', '.join(differing)}: the filter at {target.key!r} has every member of the SET already, with other "
-            f"parameters. Use those; {remedy}"
-        )
-
-
-def _find(target: CrawlTarget, source: str) -> StoredFilter | str:
-    """Return the data that an import finds at the key: a filter, `set`, or `none`.
-
-    Raises:
-        WrongTypeError: there is nothing to import.
-    """
-    key = target.key
-    kind, kind_at_source = (as_text(target.send("TYPE", name)) for name in (key, source))
-    found = None if kind == "set" else target.read_filter()
-    if found is not None and found.unfinished == "restore":
-        raise WrongTypeError(f"`scrapy bloom restore` is filling the filter at {key!r}: finish that first")
-    if kind == "set" and kind_at_source != "none":
-        raise WrongTypeError(
-            f"the key {source!r}, to which an import moves the SET, holds a {kind_at_source}: rename or delete that"
-        )
-    if kind_at_source != "set" and (found is None or found.unfinished) and kind != "set":
-        raise WrongTypeError(
-            f"there is no SET at {key!r}, nor at {source!r}, where an import keeps it: no crawl has used this key, or "
-            "its crawl has deleted it at its end (SCHEDULER_PERSIST = False). Check the key and the server"
-        )
-    return found or kind
-
-
-def _find_others(target: CrawlTarget, *, is_begun: bool) -> list[tuple[CrawlTarget, StoredFilter | str]]:
-    """Return the partitions behind the first one, each with the filter that an import finds there, or `none`.
-
-    Raises:
-        WrongTypeError: there are filters already, and no import has begun.
-    """
-    found = [(part, part.read_filter() or "none") for part in target.partitions[1:]]
-    if others := [part.key for part, each in found if each != "none" and not is_begun]:
-        raise WrongTypeError(
-            f"the keys {', '.join(others)} hold filters of other partitions already: run `scrapy bloom clear` first, "
-            "and this again"
-        )
-    return found
-
-
-def _examine(target: CrawlTarget, place: str, capacity: int) -> None:
-    """Refuse a SET that workers use, or that has other members than fingerprints; warn of a SET above the capacity."""
-    workers = target.inspect_queue(target.queue).workers if target.queue else ()
-    if leases := [worker.lease for worker in workers if not worker.is_silent]:
-        raise RefusedError(
-            f"{plural(len(leases), 'worker')} of the queue {target.queue!r} may be running, and would fail until the "
-            "import is complete: stop all workers, and run this again (a killed one counts for "
-            f"{max(leases):g} s)"
-        )
-    for member in target.send("SRANDMEMBER", place, 100):
-        if not FINGERPRINT.fullmatch(member):
+def _import(target: CrawlTarget, source: str, parameters: FilterParameters) -> tuple[int, int]:
+    """Move the SET to its place, and add its members; return their number, and the number of the new ones."""
+    client, key = target.client, target.key
+    action = "remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, or start over"
+    _require_scheme(parameters, _SCHEME_OF_SETS, "a SET", action)
+    if as_text(target.send("TYPE", key)) == "set":
+        _examine(target, target.dupefilter.parameters().capacity)
+        # A call whose reply was lost is repeated.
+        if not target.retry(lambda: not client.exists(key) or client.renamenx(key, source)):
             raise WrongTypeError(
-                f"the SET at {place!r} has the member {member.decode(errors='replace')!r}, which is not a fingerprint "
-                "of scrapy-redis (40 hexadecimal digits): is it the key of the dupefilter?"
+                f"the key {source!r}, to which an import moves the SET at {key!r}, is not empty: rename or delete it, "
+                "or if old workers ran beside an interrupted import, join both SETs there by SUNIONSTORE"
             )
-    if (members := target.send("SCARD", place)) > capacity:
-        harm = "the filter grows, and takes more memory than one layer with enough capacity"
-        if not target.parameters().expansion:
-            harm = "a filter that cannot grow (BLOOMFILTER_EXPANSION = 0) exceeds its error rate"
-        _console.note(
-            f"BLOOMFILTER_CAPACITY = {capacity:_}, but the SET at {place!r} has {members:,} members: "
-            f"{harm}. To avoid that, stop this, set a capacity above {members:_}, and run it again"
+    elif as_text(target.send("TYPE", source)) != "set":
+        target.read_filter()  # it refuses other data
+        raise WrongTypeError(
+            f"there is no SET at {key!r}, nor at {source!r}, where an import keeps it. Check the key and the server: "
+            "its crawl deletes it at its end (SCHEDULER_PERSIST = False), and so does --delete-source"
         )
+    run, members = target.retry(lambda: run_id(client, source)), int(target.send("SCARD", source))
+    read, added = _add(target, parameters, _scan(target, source, members))
+    # Another server, or a restarted one, continues a scan at another place; a deleted SET has no members.
+    if not 0 < members <= read or run != target.retry(lambda: run_id(client, source)):
+        fault = f"the server was restarted or replaced, or returned {read:,} of {members:,} members of the SET"
+        raise RefusedError(f"{fault} at {source!r}: run this again")
+    return members, added
+
+
+def _examine(target: CrawlTarget, capacity: int) -> None:
+    """Refuse a SET of other members than fingerprints, and warn of one above the capacity."""
+    for member in target.send("SRANDMEMBER", target.key, 100):
+        if not FINGERPRINT.fullmatch(member):
+            fault = f"the SET at {target.key!r} has the member {member.decode(errors='replace')!r}, which is not a"
+            advice = "is it the key of the dupefilter?"
+            raise WrongTypeError(f"{fault} fingerprint of scrapy-redis (40 hexadecimal digits): {advice}")
+    if (members := int(target.send("SCARD", target.key))) > capacity:
+        console.note(
+            f"BLOOMFILTER_CAPACITY = {capacity:_}, but the SET at {target.key!r} has {members:,} members: the filter "
+            "grows, or with BLOOMFILTER_EXPANSION = 0 exceeds its error rate. To avoid that, stop this, delete the "
+            f"filter by `scrapy bloom clear`, set a capacity above {members:_}, and run it again"
+        )
+
+
+def _scan(target: CrawlTarget, source: str, members: int) -> Iterator[list[bytes]]:
+    """Yield the members of a SET in batches, perhaps some twice."""
+    with console.progress("importing", members, " members") as advance:
+        cursor = None
+        while cursor != 0:
+            cursor, batch = target.send("SSCAN", source, cursor or 0, "COUNT", _BATCH * len(target.partitions))
+            yield batch
+            advance(len(batch))
+
+
+def _add(target: CrawlTarget, parameters: FilterParameters, batches: Iterator[list[bytes]]) -> tuple[int, int]:
+    """Add fingerprints, each to its partition; return their number, and the number of the new ones."""
+    read = added = 0
+    parts, blooms = target.partitions, list[BloomFilter]()
+    target.read_filter()  # it refuses another number of partitions
+    options = {"cache_size": 0, "retry_timeout": target.wait}
+    for batch in batches:
+        # A file with a wrong first line creates no filter.
+        blooms = blooms or [BloomFilter.with_parameters(part.client, part.key, parameters, **options) for part in parts]
+        for bloom, items in zip(blooms, by_partition(batch, len(parts)), strict=True):
+            added += sum(bloom.add_many(items))
+        read += len(batch)
+    for bloom in blooms:
+        bloom.info()  # a call notices another filter
+        if bloom.counters.losses:
+            raise RefusedError(f"the filter at {bloom.key!r} has lost members: run this again")
+        bloom.close()
+    return read, added

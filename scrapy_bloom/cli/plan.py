@@ -5,18 +5,16 @@ No server is needed. The default of each parameter is the project's setting.
 for example:
   scrapy bloom plan --capacity 1e8 --error-rate 1e-6
   scrapy bloom plan --capacity 2e6 --ttl 604800
-  scrapy bloom plan news --compare
+  scrapy bloom plan news --error-rate 1e-4
 """
 
 import argparse
-import math
-from dataclasses import replace
 from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._target import add_parameter_options, crawler_of
+from scrapy_bloom.cli import console
+from scrapy_bloom.cli.target import add_parameter_options, crawler_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import BLOCK_BITS, LIVE_GENERATIONS, LayerSize, error_rate
 from scrapy_bloom.settings import BloomSettings
@@ -24,35 +22,31 @@ from scrapy_bloom.text import as_expected_pages, as_number, as_size, plural
 
 # Memory of a fingerprint in a SET of a million, measured by `python -m benchmarks memory`.
 SET_BYTES_PER_MEMBER = 80
-COMPARED_ERROR_RATES = tuple(10.0**-exponent for exponent in range(2, 10))
 # The growth is shown for these multiples of the capacity.
 _GROWTH_FACTORS = (2, 5, 10)
 # Points at which the error rate of a filling layer is sampled.
 _SAMPLES = 200
-# Below this error rate the price of blocks rises.
-_LEAST_CHEAP_RATE = 1e-9
 
 
 def make_plan(parameters: FilterParameters, partitions: int = 1) -> dict[str, Any]:
     """Return the plan of a filter at its capacity, as JSON has it; with a TTL, of all layers that live at once.
 
     The filters of several partitions, each with its share of the requests, are summed.
-
     `expected_false_positives` sums the error rates that new requests meet while the filter fills.
     """
-    sizes, capacity, ttl = (
-        parameters.require_size(partitions).of_partition(partitions).sizes(),
-        parameters.capacity,
-        parameters.ttl,
-    )
-    first, layers = sizes[0], LIVE_GENERATIONS if ttl else 1
-    memory_bytes = partitions * layers * first.memory_bytes
+    sizes = parameters.require_size(partitions).of_partition(partitions).sizes()
+    first, capacity, layers = sizes[0], parameters.capacity, LIVE_GENERATIONS if parameters.ttl else 1
     loads = (capacity / partitions / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
-    missed = capacity * sum(error_rate(load, first.hashes)[0] for load in loads) / _SAMPLES
-    given = parameters.arguments()
-    del given["fingerprint"]
+    # With a TTL the number depends on the spread of the requests over time: an upper bound.
+    share = (
+        parameters.error_rate if parameters.ttl else sum(error_rate(each, first.hashes)[0] for each in loads) / _SAMPLES
+    )
+    growth = (
+        [] if parameters.ttl else [_grown(parameters, sizes, each * capacity, partitions) for each in _GROWTH_FACTORS]
+    )
+    memory_bytes = partitions * layers * first.memory_bytes
     return {
-        **given,
+        **{name: value for name, value in parameters.arguments().items() if name != "fingerprint"},
         "partitions": partitions,
         "memory_bytes": memory_bytes,
         "bits": partitions * layers * first.blocks * BLOCK_BITS,
@@ -61,9 +55,8 @@ def make_plan(parameters: FilterParameters, partitions: int = 1) -> dict[str, An
         "layers": layers,
         "bytes_a_request": memory_bytes / capacity,
         "set_memory_bytes": SET_BYTES_PER_MEMBER * capacity,
-        # With a TTL the number depends on the spread of the requests over time: an upper bound.
-        "expected_false_positives": capacity * parameters.error_rate if ttl else missed,
-        "growth": [] if ttl else [_grown(parameters, sizes, each * capacity, partitions) for each in _GROWTH_FACTORS],
+        "expected_false_positives": capacity * share,
+        "growth": growth,
     }
 
 
@@ -72,20 +65,16 @@ def _grown(parameters: FilterParameters, sizes: list[LayerSize], requests: int, 
     layers: list[LayerSize] = []
     while sum(layer.room for layer in layers) < requests / partitions:
         layers.append(sizes[min(len(layers), len(sizes) - 1)])
+    memory_bytes = partitions * sum(layer.memory_bytes for layer in layers)
     full = error_rate(requests / partitions / layers[0].blocks, layers[0].hashes)[0]
-    return {
-        "requests": requests,
-        "layers": len(layers),
-        "memory_bytes": partitions * sum(layer.memory_bytes for layer in layers),
-        "error_rate": parameters.error_rate if parameters.expansion else full,
-    }
+    rate = parameters.error_rate if parameters.expansion else full
+    return {"requests": requests, "layers": len(layers), "memory_bytes": memory_bytes, "error_rate": rate}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     parser.add_argument("spider", nargs="?", metavar="SPIDER", help="a spider of the project, for its settings")
     add_parameter_options(parser)
-    parser.add_argument("--compare", action="store_true", help="compare error rates from 1e-2 to 1e-9")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -93,22 +82,17 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     crawler = crawler_of(options.spider, settings, is_optional=True)
     crawler.addons.load_settings(crawler.settings)
     config = BloomSettings.from_settings(crawler.settings)
-    parameters, partitions = FilterParameters.of(config), config.partitions
-    if not options.compare:
-        plan = make_plan(parameters, partitions)
-        return _console.report(options, plan, _text(plan))
-    plans = [make_plan(replace(parameters, error_rate=rate), partitions) for rate in COMPARED_ERROR_RATES]
-    return _console.report(options, {"capacity": parameters.capacity, "plans": plans}, _comparison(plans))
+    plan = make_plan(FilterParameters.of(config), config.partitions)
+    return console.report(options, plan, _text(plan))
 
 
 def _text(plan: dict[str, Any]) -> str:
-    capacity, memory, rate, ttl = (plan[name] for name in ("capacity", "memory_bytes", "error_rate", "ttl"))
-    window = f" in {_console.duration(ttl)}" if ttl else ""
-    # With a TTL the number depends on the spread of the requests over time.
+    capacity, memory, ttl = plan["capacity"], plan["memory_bytes"], plan["ttl"]
     missed = "if all layers are always full" if ttl else "expected, since a filter errs less until it is full"
+    rate = f"{as_number(plan['error_rate'])} of the new requests are mistaken for duplicates when the filter is full"
     rows = [
-        ("capacity", plural(capacity, "request") + window),
-        ("error rate", f"{as_number(rate)} of the new requests are mistaken for duplicates when the filter is full"),
+        ("capacity", plural(capacity, "request") + (f" in {console.duration(ttl)}" if ttl else "")),
+        ("error rate", rate),
         ("memory", f"{as_size(memory)}, {plan['bytes_a_request']:.1f} bytes per request"),
         ("a SET", f"{as_size(plan['set_memory_bytes'])}, {plan['set_memory_bytes'] / memory:.1f} times as much"),
         ("missed", f"{as_expected_pages(plan['expected_false_positives'])} of {capacity:,} {missed}"),
@@ -120,23 +104,9 @@ def _text(plan: dict[str, Any]) -> str:
         rows.append(("partitions", text))
     if ttl:
         text = "The memory is the sum of all layers that live at once; a request is kept for at most 1.25 TTLs."
-        return f"{_console.pairs(rows)}\n\n{text}"
-    if rate < _LEAST_CHEAP_RATE:
-        # The bits, as a multiple of the least that any Bloom filter of this error rate needs.
-        price = plan["bits"] / (capacity * -math.log2(rate) / math.log(2))
-        rows.append(("price", f"{price:.1f} times the least bits possible: it rises below an error rate of 1e-9"))
+        return f"{console.pairs(rows)}\n\n{text}"
     growth = [["if the crawl meets", "layers", "memory", "error rate then"]]
-    growth += [
-        [f"{step['requests']:,}", f"{step['layers']}", as_size(step["memory_bytes"]), as_number(step["error_rate"], 2)]
-        for step in plan["growth"]
-    ]
-    return f"{_console.pairs(rows)}\n\n{_console.table(growth)}"
-
-
-def _comparison(plans: list[dict[str, Any]]) -> str:
-    rows = [["error rate", "memory", "bytes per request", "SET / filter", "missed, expected"]]
-    for plan in plans:
-        memory, missed = plan["memory_bytes"], as_expected_pages(plan["expected_false_positives"])
-        ratios = [f"{plan['bytes_a_request']:.2f}", f"{plan['set_memory_bytes'] / memory:.1f}"]
-        rows.append([as_number(plan["error_rate"]), as_size(memory), *ratios, missed])
-    return f"for {plural(plans[0]['capacity'], 'request')}:\n\n{_console.table(rows)}"
+    for step in plan["growth"]:
+        sizes = [f"{step['requests']:,}", f"{step['layers']}", as_size(step["memory_bytes"])]
+        growth.append([*sizes, as_number(step["error_rate"], 2)])
+    return f"{console.pairs(rows)}\n\n{console.table(growth)}"

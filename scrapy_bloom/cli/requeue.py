@@ -11,27 +11,25 @@ for example:
 """
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
-from itertools import count, islice, takewhile
+from itertools import count, takewhile
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options
+from scrapy_bloom.cli import console
+from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.codec import described
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.info import read_filter
-from scrapy_bloom.queue.inspection import sum_of
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import plural
 from scrapy_bloom.transport.scripts import Script
 
 _REQUEUE = Script("requeue", "filter", "queue")
-_BATCH = 100
-# Requests that a dry run prints of each partition.
-_SHOWN = 20
+_BATCH, _SHOWN = 100, 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--failed", action="store_true", help="move the failed requests that are kept for the next run")
     match = "move only requests whose stored bytes contain TEXT"
     parser.add_argument("--match", default="", metavar="TEXT", help=match)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="count the requests, print the URLs of the first 20 to stderr, and move none",
-    )
+    dry = "count the requests, print the URLs of the first 20 to stderr, and move none"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -54,59 +49,50 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if name is None:
         raise ConfigError("give the name of a spider of the project, or --queue KEY")
     # The filter of the queue's workers, or else the crawl's; if none is known, an absent one.
-    key = target.inspect_queue(name).filter
-    if not key:
-        is_known = options.key or target.has_spider or target.count > 1
-        key = target.key if is_known else QueueKeys(name).dupefilter
-    kept = matching = 0
-    states = []
+    is_known = options.key or target.has_spider
+    key = target.inspect_queue(name).filter or (target.key if is_known else QueueKeys(name).dupefilter)
+    kept, matching, states = 0, 0, []
     for part in target.partitions_at(name, key):
         queue = RequestQueue(target.client, str(part.queue), part.key)
-        found = _read(part, queue, failed=options.failed)
-        chosen = {member: fingerprint for member, fingerprint in found.items() if options.match.encode() in member}
+        found = _failed(part, queue) if options.failed else _dead_letters(part, queue)
+        chosen = [each for each in found if options.match.encode() in each[0]]
         if not options.dry_run:
             _requeue(part, queue, chosen)
-        for member in islice(chosen, _SHOWN if options.dry_run else 0):
-            _console.note(described(member))
+        for member, _ in chosen[: _SHOWN if options.dry_run else 0]:
+            console.note(described(member))
         kept, matching = kept + len(found), matching + len(chosen)
         states.append(part.inspect_queue(queue.keys.queue))
-    state = sum_of(states)
-    kind, count = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
-    report = {"queue": name, "dead_letters": state.dead_letters, "failed": state.failed, count: kept}
-    report |= {"matching": matching, "dry_run": options.dry_run}
+    kind, field = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
+    report = {each: sum(getattr(state, each) for state in states) for each in ("dead_letters", "failed")}
+    report = {"queue": name, **report, field: kept, "matching": matching, "dry_run": options.dry_run}
     verb = "would requeue" if options.dry_run else "requeued"
-    return _console.report(options, report, f"{verb} {matching:,} of {plural(kept, kind)} of {name}")
+    return console.report(options, report, f"{verb} {matching:,} of {plural(kept, kind)} of {name}")
 
 
-def _read(target: CrawlTarget, queue: RequestQueue, *, failed: bool) -> dict[bytes, bytes | None]:
-    """Return the dead letters, or failed requests, with their fingerprints.
-
-    The fingerprint of a dead letter is not known, and a failed request may bypass the filter.
-    """
-    found: dict[bytes, bytes | None] = {}
-    if failed:
-        cursor = None
-        while cursor != 0:
-            cursor, portion = target.retry(partial(queue.read_failed, cursor or 0))
-            found |= {offer.member: offer.fingerprint for _, offer in portion}
-    else:
-        letters = queue.keys.dead_letters
-        parts = (target.send("ZRANGE", letters, first, first + _BATCH - 1) for first in count(0, _BATCH))
-        for part in takewhile(bool, parts):
-            found |= dict.fromkeys(part)
-    return found
+def _dead_letters(target: Place, queue: RequestQueue) -> list[tuple[bytes, None]]:
+    """Return the dead letters, whose fingerprints are not known."""
+    letters = queue.keys.dead_letters
+    parts = (target.send("ZRANGE", letters, first, first + _BATCH - 1) for first in count(0, _BATCH))
+    return [(member, None) for part in takewhile(bool, parts) for member in part]
 
 
-def _requeue(target: CrawlTarget, queue: RequestQueue, found: dict[bytes, bytes | None]) -> None:
+def _failed(target: Place, queue: RequestQueue) -> list[tuple[bytes, bytes | None]]:
+    """Return the failed requests with their fingerprints, or None for a request that bypasses the filter."""
+    found, cursor = dict[bytes, bytes | None](), None
+    while cursor != 0:
+        cursor, portion = target.retry(partial(queue.read_failed, cursor or 0))
+        found |= {offer.member: offer.fingerprint for _, offer in portion}
+    return [*found.items()]
+
+
+def _requeue(target: Place, queue: RequestQueue, found: Sequence[tuple[bytes, bytes | None]]) -> None:
     """Move requests to the queue, and mark them in the filter; requests that were moved meanwhile are skipped."""
-    of_queue = target.retry(lambda: read_filter(target.client, queue.filter_key)) if any(found.values()) else None
-    filter_id, secret = (of_queue.id, of_queue.secret) if of_queue else ("", b"")
-    arguments = [
-        (digest(fingerprint, secret) if fingerprint and of_queue else b"", member)
-        for member, fingerprint in found.items()
-    ]
-    keys = queue.keys.of_scripts(queue.filter_key)
-    for first in range(0, len(arguments), _BATCH):
-        batch = [part for pair in arguments[first : first + _BATCH] for part in pair]
-        if target.retry(partial(_REQUEUE.call, target.client, keys, ["", filter_id, *batch])) < 0:
+    is_marked = any(fingerprint for _, fingerprint in found)
+    there = target.retry(partial(read_filter, target.client, queue.filter_key)) if is_marked else None
+    for first in range(0, len(found), _BATCH):
+        arguments: list[str | bytes | int] = ["", there.id if there else ""]
+        for member, fingerprint in found[first : first + _BATCH]:
+            arguments += [digest(fingerprint, there.secret) if fingerprint and there else b"", member]
+        call = partial(_REQUEUE.call, target.client, queue.keys.of_scripts(queue.filter_key), arguments)
+        if target.retry(call) < 0:
             raise RefusedError(f"the filter at {queue.filter_key!r} was replaced meanwhile: run it again")

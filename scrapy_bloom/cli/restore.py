@@ -1,179 +1,174 @@
-"""Restore a filter from a file of `scrapy bloom export`, on any server and at any key.
+"""Restore a filter from a file of `scrapy bloom export`, on any server and at any key that is empty.
 
-The whole file is read before anything is written, and a truncated or altered file is refused. Workers refuse the filter
-until all of it is written and compared with the file. If a restore is interrupted, run it again.
+The whole file is read before anything is written, and a truncated or altered file is refused. The filter appears at its
+key in the last step. Run an interrupted restore again: its remains are deleted, or expire within a day.
 
 for example:
   scrapy bloom restore news news.bloom
-  scrapy bloom restore --key news:dupefilter --redis-url redis://localhost:6380 news.bloom --overwrite
+  scrapy bloom restore --key news:dupefilter --redis-url redis://localhost:6380 news.bloom
 """
 
 import argparse
+import contextlib
 import json
+import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from redis.client import NEVER_DECODE
 from scrapy.settings import Settings
 
-from scrapy_bloom.cli import _console
-from scrapy_bloom.cli._filling import Filling
-from scrapy_bloom.cli._target import CrawlTarget, add_target_options
-from scrapy_bloom.cli.export import DESCRIPTION, PIECE_BYTES, SavedLayer, folder_of
-from scrapy_bloom.errors import ConfigError, MismatchError, RefusedError
+from scrapy_bloom.cli import console
+from scrapy_bloom.cli.export import DESCRIPTION, layers_of
+from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
+from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
-from scrapy_bloom.filter.sizing import LayerSize
-from scrapy_bloom.text import as_size, plural
-from scrapy_bloom.transport.connect import is_cluster
-from scrapy_bloom.transport.server_info import evicts
+from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.text import plural
+from scrapy_bloom.transport.failures import FAULTS
+from scrapy_bloom.transport.server_info import run_id
 
-_BATCH = 500
+_DAY = 86_400_000  # ms
+# In TTLs, as `filter.lua` has it.
+_EXPIRY = 1.5
+# A client must send a command within its timeout, also over a slow line.
+_CHUNK_BYTES = 1 << 20
+_BATCH = 1000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
     add_target_options(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the file to read")
-    parser.add_argument("--overwrite", action="store_true", help="delete an existing filter first")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
-    target, warnings = CrawlTarget(options, settings, waits=True), list[str]()
+    target, path = CrawlTarget(options, settings, waits=True), options.file
     target.require_dupefilter()
-    with options.file.open("rb") as file, _console.advise_on_ctrl_c("run it again"):
-        archive, descriptions = _read(options.file, file)
-        if target.count != len(descriptions):
-            raise ConfigError(
-                f"BLOOMFILTER_PARTITIONS = {target.count}: the filter in {options.file} has {len(descriptions)}; set "
-                "that number, or import the SET or the URLs again into a filter with yours"
-            )
+    parts, is_whole = target.partitions, False
+    with path.open("rb") as file, console.advise_on_ctrl_c("run it again"):
         try:
-            if target.has_spider:
-                target.parameters().verify(target.key, descriptions[0]["parameters"])
-        except MismatchError as error:
-            warnings.append(f"workers with these settings will be refused: {error}")
-        done = _restore(target, archive, descriptions, overwrite=options.overwrite)
-    text = (
-        f"restored {plural(done['layers'], 'layer')} of {as_size(done['written'])} at {target.key!r} on "
-        f"{target.server}, with {plural(done['count'], 'request')}; the bits are as many as those of the file"
-    )
-    if done["forgotten"]:
-        text += f"\nof these {done['forgotten']:,} forgotten: each is new again"
-    if done["left_out"]:
-        text += f"\nskipped {plural(done['left_out'], 'expired layer')} of the file"
-    report = {"server": target.server, "key": target.key, **done, "warnings": warnings}
-    for warning in warnings:
-        _console.note(warning)
-    return _console.report(options, report, text)
+            archive = ZipFile(file)
+            filters = _read(archive)
+        except Exception as error:  # zipfile raises many of a damaged file
+            text = f"{path}: must be a whole file of `scrapy bloom export`, of this version or an older one"
+            raise ConfigError(f"{text} ({error!r})") from None
+        if len(parts) != len(filters):
+            text = f"BLOOMFILTER_PARTITIONS = {len(parts)}: the filter in {path} has {len(filters)}; set that number,"
+            raise ConfigError(f"{text} or import the SET or the URLs again into a filter with yours")
+        time = target.retry(lambda: server_time(target.client, target.key))
+        copies = [_Copy(part, fields, time) for part, fields in zip(parts, filters, strict=True)]
+        try:
+            with console.progress("restoring", sum(sum(copy.sizes.values()) for copy in copies)) as advance:
+                for number, copy in enumerate(copies):
+                    copy.write(archive, number, advance)
+            for copy in copies:
+                copy.keep()
+            is_whole = True
+            # Actions and workers look for the first partition first.
+            for copy in reversed(copies):
+                copy.give_key()
+        except BaseException:
+            with contextlib.suppress(*FAULTS):
+                for copy in copies:
+                    copy.delete(is_whole=is_whole)
+            raise
+    count = sum(layer.items for fields in filters for layer in layers_of(fields, time))
+    text = f"restored the filter at {target.key!r} on {target.server}, with {plural(count, 'request')}"
+    return console.report(options, {"server": target.server, "key": target.key, "count": count}, text)
 
 
-def _read(path: Path, file: Any) -> tuple[ZipFile, list[dict[str, Any]]]:
-    """Read the whole file; return the archive, and the description of the filter in each partition.
+def _read(archive: ZipFile) -> list[dict[str, str]]:
+    """Read the whole file, and return the fields of the filter in each partition."""
+    description = json.loads(archive.read(DESCRIPTION))
+    if description["format"] > FORMAT:
+        raise ValueError(f"it has format {description['format']}, newer than {FORMAT}: upgrade scrapy-bloom")
+    for number, fields in enumerate(description["partitions"]):
+        for name, size in (shard for layer in layers_of(fields, 0) for shard in layer.shards):
+            if len(archive.read(f"{number}/{name}")) != size:
+                raise ValueError(f"the shard {name} has another size")
+    filters: list[dict[str, str]] = description["partitions"]
+    return filters
 
-    Raises:
-        ConfigError: it is damaged, has a newer format, or is no export.
+
+class _Copy:
+    """A partition's filter while it is written: its id is new, and its hash has a temporary key.
+
+    So no worker and no other restore finds it. All keys expire within a day, until `keep` is called.
     """
-    try:
-        archive = ZipFile(file)
-        first = json.loads(archive.read(DESCRIPTION))
-        if first["format"] > FORMAT:
-            raise ConfigError(f"{path}: has format {first['format']}, newer than {FORMAT}: upgrade scrapy-bloom")
-        folders = [folder_of(number) for number in range(first["partitions"])]
-        descriptions = [json.loads(archive.read(folder + DESCRIPTION)) for folder in folders]
-        for folder, description in zip(folders, descriptions, strict=True):
-            shards = [shard for layer in SavedLayer.all_of(description["layers"]) for shard in layer.shards]
-            if any(archive.getinfo(folder + name).file_size != size for name, size in shards):
-                raise ValueError("a shard is damaged")
-        if archive.testzip():
-            raise ValueError("a shard is damaged")
-    except ConfigError:
-        raise
-    except Exception as error:  # zipfile raises many of a damaged file
-        raise ConfigError(
-            f"{path}: must be a file of `scrapy bloom export`; it is truncated or altered, or another file ({error!r})"
-        ) from None
-    return archive, descriptions
+
+    def __init__(self, target: Place, fields: dict[str, str], time: int) -> None:
+        if target.send("EXISTS", target.key):
+            raise _occupied(target)
+        self._target, self._fields, self._time, self._ttl = target, fields, time, int(fields["ttl"])
+        self._id, self._layers = secrets.token_hex(8), layers_of(fields, time)
+        self._prefix = f"{tagged(target.key)}:{self._id}:"
+        self.sizes = {f"{self._prefix}{name}": size for layer in self._layers for name, size in layer.shards}
+        self._hash, self._run = f"{self._prefix}hash", self._server_run()
+
+    def _server_run(self) -> str:
+        return self._target.retry(lambda: run_id(self._target.client, self._target.key))
+
+    def write(self, archive: ZipFile, partition: int, advance: Callable[[int], object]) -> None:
+        """Write the shards, and then the hash."""
+        for layer in self._layers:
+            end = round(layer.created + _EXPIRY * self._ttl) if self._ttl else self._time + _DAY
+            for name, size in layer.shards:
+                bits, shard = archive.read(f"{partition}/{name}"), self._prefix + name
+                # From the end: the server allocates the string exactly, and a shorter one was evicted meanwhile.
+                for start in reversed(range(0, size, _CHUNK_BYTES)):
+                    self._require(self._send(end, "SETRANGE", shard, start, bits[start : start + _CHUNK_BYTES]) == size)
+                advance(size)
+        end = round(self._time + (_EXPIRY * self._ttl or _DAY))
+        fields: list[Any] = [text.encode("latin-1") for pair in self._fields.items() for text in pair]
+        fields += ["id", self._id, "place", 0, "ready", 0, "forgets", 0]
+        for start in range(0, len(fields), _BATCH):
+            self._send(end, "HSET", self._hash, *fields[start : start + _BATCH])
+
+    def _send(self, end: int, name: str, key: str, *arguments: str | bytes | int) -> Any:
+        """Return the reply to a command; its key expires at a time in ms, also if this process is killed now."""
+
+        def attempt() -> Any:
+            pipeline = self._target.client.pipeline(transaction=False)
+            pipeline.execute_command(name, key, *arguments)
+            pipeline.execute_command("PEXPIREAT", key, end)
+            return pipeline.execute()[0]
+
+        return self._target.retry(attempt)
+
+    def keep(self) -> None:
+        """Keep the keys of a filter without a TTL, and require that the server has them all."""
+        names = (*self.sizes, self._hash)
+        for name in () if self._ttl else names:
+            self._target.send("PERSIST", name)
+        # Another server, or a restarted one, may lack the last commands.
+        self._require(self._target.send("EXISTS", *names) == len(names) and self._server_run() == self._run)
+
+    def _require(self, is_whole: bool) -> None:
+        if not is_whole:
+            text = "has lost a part of the filter (restarted, replaced or evicting?): see its logs, and run this again"
+            raise RefusedError(f"{self._target.server} {text}")
+
+    def give_key(self) -> None:
+        """Let the hash have the filter's key."""
+        execute = partial(self._target.client.execute_command, **{NEVER_DECODE: []})
+        key, own = self._target.key, self._id.encode()
+        # The key may have it by a RENAMENX whose reply was lost.
+        if not self._target.retry(lambda: execute("HGET", key, "id") == own or execute("RENAMENX", self._hash, key)):
+            raise _occupied(self._target)
+
+    def delete(self, *, is_whole: bool) -> None:
+        """Delete the keys, unless the hash has the filter's key already."""
+        if self._target.client.unlink(self._hash) or not is_whole:
+            for name in self.sizes:
+                self._target.client.unlink(name)
 
 
-def _restore(
-    target: CrawlTarget, archive: ZipFile, descriptions: list[dict[str, Any]], *, overwrite: bool
-) -> dict[str, int]:
-    """Write the filter to the key, and return the numbers of the report.
-
-    All partitions are begun before one is complete, and the first one is completed last: until then no worker joins,
-    and an interrupted restore begins again.
-    """
-    parts, time = target.partitions, target.retry(lambda: server_time(target.client, target.key))
-    found = [part.read_filter() for part in parts]
-    overwrite = overwrite or (found[0] is not None and found[0].unfinished == "restore")
-    for each in found:
-        if each is not None and not overwrite:
-            raise ConfigError(
-                f"the key {each.key!r} holds a filter: give another key by --key, or --overwrite, which deletes it "
-                "first"
-            )
-    saved = [SavedLayer.all_of(description["layers"]) for description in descriptions]
-    ttl = int(descriptions[0]["ttl"])
-    layers = [[layer for layer in each if not layer.has_ended(ttl, time)] for each in saved]
-    flat = [layer for each in layers for layer in each]
-    freed = sum(each.info.memory_bytes for each in found if each)
-    _require_room(target, sum(LayerSize(0, layer.blocks, 0, layer.span).memory_bytes for layer in flat) - freed)
-    fillings = [
-        Filling(part, "restore", *(each[name] for name in ("parameters", "sizes", "secret")), found=old or "none")
-        for part, each, old in zip(parts, descriptions, found, strict=True)
-    ]
-    forgotten = 0
-    size = sum(layer.bytes for layer in flat)
-    with _console.progress("restoring", size) as advance:
-        for number, filling in enumerate(fillings):
-            forgotten += _write_hash(filling, descriptions[number], layers[number])
-            shards = [shard for layer in layers[number] for shard in layer.shards]
-            _write_shards(filling, archive, folder_of(number), shards, advance)
-    for filling in reversed(fillings):
-        filling.complete()
-    done = {"layers": len(flat), "left_out": sum(map(len, saved)) - len(flat), "forgotten": forgotten}
-    return done | {"written": size, "count": sum(layer.items for layer in flat)}
-
-
-def _write_hash(filling: Filling, description: dict[str, Any], layers: list[SavedLayer]) -> int:
-    """Write the fields of a filter, and return the number of its forgotten items."""
-    forgotten = {name: at for name, at in description["forgotten"].items() if layers and at >= layers[0].number}
-    count = layers[-1].items if layers else 0
-    fields = ["layers", "".join(layer.text for layer in layers), "count", count, "lost", description["lost"]]
-    fields += ["forgotten", len(forgotten)]
-    fields += [part for name, at in forgotten.items() for part in (b"f" + bytes.fromhex(name), at)]
-    for start in range(0, len(fields), 2 * _BATCH):
-        filling.write("", *fields[start : start + 2 * _BATCH])
-    return len(forgotten)
-
-
-def _write_shards(
-    filling: Filling, archive: ZipFile, folder: str, shards: list[tuple[str, int]], advance: Callable[[int], object]
-) -> None:
-    """Write the bits of a filter, and compare their number with the file."""
-    for shard, size in shards:
-        filling.write(shard, size - 1, b"\0")  # allocates the string at once
-        ones = 0
-        with archive.open(folder + shard) as member:
-            for start in range(0, size, PIECE_BYTES):
-                piece = member.read(PIECE_BYTES)
-                ones += int.from_bytes(piece).bit_count()
-                if any(piece):
-                    filling.write(shard, start, piece)
-                advance(len(piece))
-        if filling.bits(shard) != ones:
-            raise RefusedError(f"the server has other bits in shard {shard!r} than the file: run it again")
-
-
-def _require_room(target: CrawlTarget, needed: int) -> None:
-    """Refuse a server without room for `needed` bytes. A cluster counts as roomy."""
-    info = {} if is_cluster(target.client) else target.retry(target.client.info)
-    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    if limit and not evicts(info, expires=False) and used + needed > limit:
-        raise RefusedError(
-            f"Redis has no room for the filter at {target.key!r}, which needs {needed:,} bytes more (it uses {used:,} "
-            f"of {limit:,} bytes): raise its maxmemory or delete other data, and run it again"
-        )
+def _occupied(target: Place) -> ConfigError:
+    action = "give another key by --key, or delete the filter there first by `scrapy bloom clear`"
+    return ConfigError(f"the key {target.key!r} is not empty: {action}")

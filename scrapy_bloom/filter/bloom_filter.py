@@ -93,11 +93,12 @@ class BloomFilter:
         cache_size: items in the process's cache, 0 for none.
         retry_timeout: seconds to wait for an unreachable server, 0 not to wait.
         flush: delete the key, of any type, first.
+        must_exist: raise an error rather than create a filter.
 
     Raises:
         ConfigError: an argument is invalid.
         MismatchError: the stored filter has other parameters, or a newer format.
-        WrongTypeError: the key holds foreign data.
+        WrongTypeError: the key holds foreign data, or no filter, which `must_exist`.
         UnavailableError: the server was unreachable for `retry_timeout` seconds.
         RefusedError: the server refuses a command; retrying cannot help.
 
@@ -126,6 +127,7 @@ class BloomFilter:
         cache_size: int = settings.CACHE_SIZE.default,
         retry_timeout: float = settings.RETRY_TIMEOUT.default,
         flush: bool = False,
+        must_exist: bool = False,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
         self.key = _key_as_text(key)
@@ -149,6 +151,7 @@ class BloomFilter:
             )
         self._client = disable_client_retries(server)
         self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
+        self._must_exist = must_exist
         self._id = self._lost_id = ""
         self._secret = b""
         self._state = (0, 0)  # forgets and lost shards
@@ -167,7 +170,7 @@ class BloomFilter:
             server: as for `BloomFilter`.
             key: as for `BloomFilter`.
             parameters: the attribute `parameters` of another filter.
-            **others: `cache_size`, `retry_timeout` and `flush`, as for `BloomFilter`.
+            **others: `cache_size`, `retry_timeout`, `flush` and `must_exist`, as for `BloomFilter`.
 
         Returns:
             The filter at the key.
@@ -434,7 +437,7 @@ class BloomFilter:
         self._warnings.flush()
         record, self._record, self._unsettled = self._record, "", None
         if record:
-            self._execute(lambda: self._client.execute_command("DEL", record))
+            self._execute(lambda: self._client.execute_command("UNLINK", record))
 
     def forget_cached(self) -> None:
         """Clear the cache: the next lookup of each item asks the filter.
@@ -553,7 +556,9 @@ class BloomFilter:
         if flush or is_caller:
             self._record, self._number = "", 0
             keys.append(f"{self._tag}:call:{secrets.token_hex(8)}")
-        status, *reply = self._find(keys, flush=flush, creates=creates)
+        status, *reply = self._find(keys, flush=flush, creates=creates and not self._must_exist)
+        if status == b"NONE" and self._must_exist:
+            raise WrongTypeError(f"there is no filter at {self.key!r}: it was deleted, or no crawl has used it yet")
         if status == b"NONE":
             self._change_to("")
             return False

@@ -196,22 +196,18 @@ class StoredFilter:
         id: another id means another filter.
         secret: the secret of its digests.
         parameters: its parameters.
-        unfinished: the action that fills it, `import` or `restore`, before whose end no worker opens it; or None.
         info: its size and its items.
         partitions: partitions of the crawl that uses it, or 0 if none has.
         ttl: seconds until the hash expires; None: never.
-        now: the server's time of reading, in Unix seconds.
     """
 
     key: str
     id: str
     secret: bytes
     parameters: FilterParameters
-    unfinished: str | None
     info: FilterInfo
     partitions: int
     ttl: float | None
-    now: float
 
     @property
     def is_empty(self) -> bool:
@@ -239,17 +235,16 @@ def read_filter(client: Any, key: str) -> StoredFilter | None:
             return None
         name, secret, text, partitions = described
         given = json.loads(text)
-        unfinished: str | None = given.pop("unfinished", None)
         names = [field.name for field in fields(FilterParameters) if field.init and field.name in given]
         parameters = FilterParameters(**{name: given[name] for name in names})
-        parameters.verify(key, json.dumps(given))
+        parameters.verify(key, text.decode())
         status, *reply = _INFO.call(client, [key], [name])
         if status == b"OK":  # otherwise another filter has replaced it
-            left, now = client.pttl(key), server_time(client, key) / 1000
+            left = client.pttl(key)
             info = describe_reply(parameters, reply)
             expiry = left / 1000 if left >= 0 else None
             number = int(partitions or 0)
-            return StoredFilter(key, name.decode(), secret, parameters, unfinished, info, number, expiry, now)
+            return StoredFilter(key, name.decode(), secret, parameters, info, number, expiry)
 
 
 def server_time(client: Any, key: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from scrapy_bloom import settings
-from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError, WrongTypeError
+from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError
 from scrapy_bloom.filter import hashing, sizing
 from scrapy_bloom.text import as_number
 
@@ -102,18 +102,12 @@ class FilterParameters:
 
         Raises:
             MismatchError: the stored filter has other parameters, or a newer format.
-            WrongTypeError: the stored filter is not complete.
         """
         stored = json.loads(text)
         if stored["format"] > FORMAT:
             raise MismatchError(
                 f"the filter at {key!r} has format {stored['format']}, and this scrapy-bloom knows formats up to "
                 f"{FORMAT}: upgrade scrapy-bloom here, or use another key"
-            )
-        if action := stored.get("unfinished"):
-            raise WrongTypeError(
-                f"the filter at {key!r} is not complete: `scrapy bloom {action}` is filling it, or was stopped; run "
-                "that again"
             )
         differences = [
             f"{name} = {mine!r} here, {stored.get(name)!r} in the stored filter"

@@ -1,10 +1,9 @@
--- KEYS: the filter; to delete the queue, too, all keys of its scripts. ARGV: the id of the filter, or a member of the SET
--- at its key, or '' to delete neither; of the queue its type, the id of its crawl or '', and its workers. Deletes both,
--- unless one of them is another by now. Returns 1, or 0 if nothing was deleted.
+-- KEYS: the filter; to delete the queue, too, all keys of its scripts. ARGV: the id of the filter, or '' to keep it; of the
+-- queue its type, the id of its crawl or '', and its workers. Deletes both, unless one of them is another by now. Returns 1,
+-- or 0 if nothing was deleted.
 local call = redis.call
 local FILTER, QUEUE, CRAWL, DEPARTED, DEAD, FAILED, DELIVERIES, SUSPECTS = unpack(KEYS)
-local id, kind = filter.describe(FILTER)
-if ARGV[1] ~= '' and id ~= ARGV[1] and not (kind == 'set' and call('SISMEMBER', FILTER, ARGV[1]) == 1) then return 0 end
+if ARGV[1] ~= '' and filter.describe(FILTER) ~= ARGV[1] then return 0 end
 if QUEUE then
   local stem, known, workers, alive = string.sub(CRAWL, 1, -6), {}, {}, false
   for i = 4, #ARGV do known[ARGV[i]] = true end
@@ -30,5 +29,6 @@ if QUEUE then
     call('PEXPIRE', CRAWL, 3600000)
   end
 end
-if ARGV[1] ~= '' then filter.delete(FILTER) end
+if ARGV[1] ~= '' then filter.delete(FILTER)
+elseif QUEUE and filter.describe(FILTER) then call('HDEL', FILTER, 'queue:' .. QUEUE) end -- or the next worker misses its crawl
 return 1

@@ -18,6 +18,12 @@ def nodes(client: Any) -> Iterator[tuple[dict[str, Any], Info]]:
         yield address, client.info(**address)
 
 
+def run_id(client: Any, key: str) -> str:
+    """Return the id of the server process that has a key: another one after a restart or a failover."""
+    options = {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}
+    return str(client.info("server", **options).get("run_id"))
+
+
 def evicts(info: Info, *, expires: bool) -> bool:
     """Return whether a full server evicts the keys in question, which `expires` says have an expiry."""
     policies = ("allkeys-", "volatile-") if expires else ("allkeys-",)

@@ -9,13 +9,12 @@ import pytest
 import redis
 from scrapy import Request
 
-from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
-from scrapy_bloom.cli import forget
+from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom.filter import bloom_filter
 from scrapy_bloom.transport.failures import FILTER_COMMANDS
 from scrapy_bloom.transport.scripts import Script
 from tests.commands.conftest import Say
 from tests.support import command
-from tests.support.live_worker import PARAMETERS
 from tests.support.servers import Server
 
 URLS = [f"https://example.com/{number}" for number in range(4)]
@@ -102,25 +101,13 @@ def test_an_imported_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path, m
     assert all(seen(pages, *URLS))
 
 
-def test_many_lines(client: redis.Redis, key: str, say: Say, tmp_path: Path) -> None:
-    """More lines than one batch, with repeats, in a filter of several layers."""
-    bloom = BloomFilter(client, key, capacity=500, error_rate=1e-12, cache_size=0)
-    lines = [f"https://example.com/{number}" for number in range(3_000)]
-    bloom.add_many(lines)
-    path = tmp_path / "lines"
-    path.write_text("\n".join([*lines, *lines[:100]]))
-    assert told(say, "forget", "--from-file", str(path))[1]["forgotten"] == 3_100
-    assert all(bloom.add_many(lines))
-    assert not any(bloom.add_many(lines))
-
-
 def test_a_bad_file(pages: BloomRFPDupeFilter, say: Say, tmp_path: Path) -> None:
     """All lines are read before anything is forgotten."""
     path = tmp_path / "lines"
     path.write_text(f"{URLS[0]}\nnothing")
     code, _, said = say("forget", "--from-file", str(path))
     assert code == 2
-    assert "line 2 is 'nothing', but must be a fingerprint of 40 hexadecimal digits, or a URL" in said
+    assert "line 2 is b'nothing', but must be a fingerprint of 40 hexadecimal digits, or a URL" in said
     assert all(seen(pages, *URLS))
 
 
@@ -134,13 +121,6 @@ def test_wrong_arguments(pages: BloomRFPDupeFilter, say: Say, arguments: list[st
 REFUSED: dict[str, tuple[Callable[[redis.Redis, str], object], str]] = {
     "nothing": (lambda _client, _key: None, "there is no filter at"),
     "a SET": (lambda client, key: client.sadd(key, *(f"{number:040}" for number in range(3))), "a SET of 3 members"),
-    "an incomplete filter": (
-        lambda client, key: (
-            BloomFilter(client, key, **SMALL).add(NEW),
-            client.hset(key, "parameters", f'{PARAMETERS.to_json()[:-1]}, "unfinished": "restore"}}'),
-        ),
-        "is not complete: `scrapy bloom restore` is filling it",
-    ),
 }
 
 
@@ -156,24 +136,6 @@ def test_refused(client: redis.Redis, key: str, say: Say, name: str) -> None:
     assert states(client, key) == before
 
 
-def test_info_and_clear(client: redis.Redis, key: str, say: Say) -> None:
-    """The number of the forgotten requests, as long as there are any; they are deleted with the filter."""
-    forgetful = BloomFilter(client, key, **SMALL)
-    forgetful.add_many(ITEMS)
-    assert forgetful.info().layers == 3
-    assert all(forgetful.forget_many(ITEMS[::200]))
-    assert told(say, "info")[1]["forgotten"] == 3
-    assert "3 requests to be new again" in say("info").out
-    code, found = told(say, "clear")
-    assert (code, found["filters"][0]["forgotten"]) == (1, 3)
-    assert "3 forgotten requests" in say("clear").out
-    assert sum(forgetful.add_many(ITEMS)) == 3
-    assert told(say, "info")[1]["forgotten"] == 0
-    assert "forgotten" not in say("info").out
-    assert say("clear", "--yes").code == 0
-    assert not states(client, key)
-
-
 def test_permissions(pages: BloomRFPDupeFilter, client: Any, server: Server, key: str) -> None:
     """The rights of a crawl that uses the filter are enough to inspect it, and to forget."""
     name = f"user-{key}"
@@ -187,29 +149,10 @@ def test_permissions(pages: BloomRFPDupeFilter, client: Any, server: Server, key
     client.execute_command("ACL", "DELUSER", name)
 
 
-def test_a_lost_reply(
-    pages: BloomRFPDupeFilter, client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call whose reply was lost is repeated, and gets the first one's reply."""
-    replies = []
-
-    class Lossy(Script):
-        def call(self, *arguments: Any) -> Any:
-            replies.append(super().call(*arguments))
-            if len(replies) == 1:
-                raise redis.ConnectionError("the reply is lost")
-            return replies[-1]
-
-    monkeypatch.setattr(forget, "_FORGET", Lossy("forget", "filter", "call"))
-    code, found = told(say, "forget", URLS[0], NEW)
-    assert (code, found["forgotten"], found["absent"], len(replies)) == (1, 1, 1, 2)
-    assert seen(pages, *URLS) == [False, True, True, True]
-    # The record of the calls belongs to the command alone.
-    assert len(client.keys(f"*{key}*:call:*")) == 1
-
-
-def test_replaced_meanwhile(
-    pages: BloomRFPDupeFilter, client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("script", ["open", "forget"])
+@pytest.mark.usefixtures("pages")
+def test_deleted_meanwhile(
+    client: redis.Redis, key: str, say: Say, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """A filter that was deleted is not created again."""
 
@@ -218,7 +161,7 @@ def test_replaced_meanwhile(
             client.delete(key)
             return super().call(*arguments)
 
-    assert all(seen(pages, *URLS))
-    monkeypatch.setattr(forget, "_FORGET", Late("forget", "filter", "call"))
+    late = Late(script, "filter") if script == "open" else Late(script, "filter", "call")
+    monkeypatch.setattr(bloom_filter, f"_{script.upper()}", late)
     code, _, said = say("forget", URLS[0])
-    assert (code, "was replaced or deleted meanwhile" in said, client.exists(key)) == (2, True, 0)
+    assert (code, f"there is no filter at {key!r}: it was deleted" in said, client.exists(key)) == (2, True, 0)

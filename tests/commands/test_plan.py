@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli.plan import COMPARED_ERROR_RATES, make_plan
+from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from tests.support import command
 
@@ -72,23 +72,6 @@ def test_partitions(capsys: pytest.CaptureFixture[str]) -> None:
     assert "in each of 4, as room on its node, besides its requests" in printed
 
 
-def test_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table compares error rates by size; a lower rate takes more."""
-    plans = planned(capsys, "--compare", BLOOMFILTER_CAPACITY=10_000)["plans"]
-    assert [plan["error_rate"] for plan in plans] == list(COMPARED_ERROR_RATES)
-    assert [plan["bits"] for plan in plans] == sorted(plan["bits"] for plan in plans)
-    assert command.call("plan", "--compare") == 0
-    assert "1e-9 " in capsys.readouterr().out
-
-
-def test_price(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below 1e-9 the plan has the price of blocks."""
-    assert command.call("plan", "--error-rate", "1e-9") == 0
-    assert "price" not in capsys.readouterr().out
-    assert command.call("plan", "--error-rate", "1e-12") == 0
-    assert "price       1.5 times the least bits possible" in capsys.readouterr().out
-
-
 def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None:
     """A filter without growth exceeds its error rate beyond its capacity, and the plan reports it."""
     growth = planned(capsys, "--capacity", "1000", "--expansion", "0")["growth"]
@@ -104,17 +87,6 @@ def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     name = option.removeprefix("--").replace("-", "_")
     label = f"{name} (BLOOMFILTER_{name.upper()})"
     assert f"scrapy bloom: {label} = {value!r}: must" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("action", [["plan"], ["import", "--key", "x"]])
-def test_refused_together(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Incompatible values of an option and a setting are named."""
-    assert command.call(*action, "--capacity", "1e30", "-s", "BLOOMFILTER_ERROR_RATE=1e-3") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(
-        "scrapy bloom: capacity (BLOOMFILTER_CAPACITY) = 1000000000000000019884624838656: with error_rate "
-        "(BLOOMFILTER_ERROR_RATE) = 0.001 such "
-    )
 
 
 def test_in_a_project(tmp_path: Path) -> None:

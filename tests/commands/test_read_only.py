@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.errors import RefusedError, UnavailableError
 from tests.support import command
 from tests.support.servers import KINDS, Server, running
 from tests.support.waiting import until
@@ -40,16 +39,6 @@ def read_only(request: pytest.FixtureRequest) -> Iterator[Server]:
         else:
             client.config_set("maxmemory", 1)
             yield server
-
-
-def test_contains(read_only: Server) -> None:
-    """Known items are found and unknown ones are not; an addition is refused as before."""
-    with read_only.client() as client:
-        bloom = BloomFilter(client, KEY, cache_size=0, **OPTIONS)
-        assert all(bloom.contains_many(KNOWN))
-        assert not any(bloom.contains_many(["https://example.com/new", FORGOTTEN]))
-        with pytest.raises((UnavailableError, RefusedError)):
-            bloom.add("https://example.com/new")
 
 
 def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import redis
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cli import requeue as action
 from scrapy_bloom.queue.inspection import inspect
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Offer, Outcome
 from tests.commands.conftest import Say
 from tests.support import command
+from tests.support.imports import each_moment
 from tests.support.live_worker import LiveWorker
 
 Requeue = Callable[..., tuple[int, dict[str, Any]]]
@@ -43,9 +46,7 @@ def failed_crawl(client: redis.Redis, key: str) -> LiveWorker:
     return worker
 
 
-def test_dead_letters(
-    client: redis.Redis, url: str, key: str, requeue: Requeue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dead_letters(client: redis.Redis, key: str, requeue: Requeue) -> None:
     """All of them, or those with a text in their bytes, wait again with their score; a dry run moves none."""
     worker = LiveWorker(client, key, filter_of(key))
     client.zadd(worker.queue.keys.dead_letters, LETTERS)
@@ -53,8 +54,6 @@ def test_dead_letters(
     report = {"queue": key, "dead_letters": 2, "failed": 0, "matching": 1, "dry_run": True}
     assert requeue("--match", "/shop/", "--dry-run") == (0, report)
     assert client.zcard(key) == 0
-    assert command.call("requeue", "--queue", key, "--redis-url", url, "--dry-run") == 0
-    assert "scrapy bloom: no URL (15 bytes)" in capsys.readouterr().err
     assert requeue("--match", "/shop/") == (0, {**report, "dry_run": False})
     assert client.zrange(key, 0, -1, withscores=True) == [(b"request /shop/1", 3.0)]
     # Its next death is its first one.
@@ -63,6 +62,16 @@ def test_dead_letters(
     assert (client.zcard(key), client.exists(worker.queue.keys.dead_letters)) == (2, 0)
     assert [entry.member for entry in worker.take(2)] == [b"request /news/2", b"request /shop/1"]
     assert not inspect(client, key).has_losses
+
+
+def test_a_dry_run(client: redis.Redis, key: str, say: Say) -> None:
+    """A dry run shows the URLs of the first 20 requests, and moves none."""
+    letters = {f'{{"url": "https://example.com/{number}"}}': 0 for number in range(30)}
+    client.zadd(QueueKeys(key).dead_letters, letters)
+    said = say("requeue", "--queue", key, "--dry-run", at=filter_of(key))
+    assert (said.code, said.out) == (0, f"would requeue 30 of 30 dead letters of {key}\n")
+    assert len([line for line in said.err.splitlines() if "https://example.com/" in line]) == 20
+    assert client.zcard(key) == 0
 
 
 def test_after_the_crawl(client: redis.Redis, key: str, requeue: Requeue) -> None:
@@ -121,6 +130,20 @@ def test_moved_meanwhile(client: redis.Redis, key: str) -> None:
     assert action._REQUEUE.call(client, keys, arguments) == 0
     assert client.zcard(key) == 0
     assert action._REQUEUE.call(client, keys, ["", "another filter", *arguments[2:]]) == -1
+
+
+def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, say: Say) -> None:
+    """A filter that was replaced before it has the pages is an error, and no request is moved."""
+    refused = 0
+    for moment in each_moment():
+        name = f"{key}:{moment.at}"
+        failed_crawl(client, name)
+        replace = partial(BloomFilter, client, filter_of(name), flush=True, capacity=7)
+        code, _, err = say("requeue", "--failed", "--queue", name, at=filter_of(name), kind=moment.act(replace))
+        refused += code == 2
+        assert ("was replaced meanwhile: run it again" in err) == (code == 2)
+        assert inspect(client, name).failed == (2 if code else 0)
+    assert refused
 
 
 def test_refused(client: redis.Redis, key: str, say: Say) -> None:

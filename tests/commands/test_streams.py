@@ -16,7 +16,6 @@ import redis
 
 from devtools.crawl_process import LIMIT
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli import _console
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.support import command
 from tests.support.imports import OPTIONS, fill
@@ -73,12 +72,6 @@ WRITERS: dict[str, Callable[[redis.Redis, str, Path], tuple[list[str], Check]]] 
 }
 
 
-@pytest.fixture(autouse=True)
-def progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Print a line of progress for each part of the work."""
-    monkeypatch.setattr(_console, "_LINE_SECONDS", 0.0)
-
-
 @pytest.mark.parametrize("kind", [BROKEN, FULL, CLOSED])
 @pytest.mark.parametrize("action", WRITERS)
 def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
@@ -89,15 +82,6 @@ def test_the_work_is_done(action: str, kind: str, valkey: Server, key: str, tmp_
             code = command.call(action, *arguments, "--key", key, "--redis-url", valkey.url)
         assert code == {BROKEN: NO_READER, FULL: 2, CLOSED: 0}[kind]
         assert is_done()
-
-
-def test_progress_that_nobody_reads(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unread progress stops no import and does not mix with its output."""
-    for kind in (BROKEN, FULL, CLOSED):
-        with valkey.client() as client, written_to(stderr=kind):
-            fill(client, f"{key}:{kind}", 3000)
-            assert command.call("import", "--key", f"{key}:{kind}", "--redis-url", valkey.url, "--json") == 0
-        assert json.loads(capsys.readouterr().out)["members"] == 3000
 
 
 def test_terminal_that_is_closed(valkey: Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,4 +60,4 @@ def test_requirements(wheel: ZipFile) -> None:
     every = [Requirement(text) for text in said.get_all("Requires-Dist", [])]
     required = {"scrapy>=2.13", "scrapy-redis>=0.9.1", "msgpack>=1.1", "redis[hiredis]>=6", "tqdm>=4.66"}
     assert {f"{each}" for each in every if each.marker is None} == required
-    assert said.get_all("Provides-Extra") == ["embedded", "prometheus"]
+    assert said.get_all("Provides-Extra") == ["embedded"]

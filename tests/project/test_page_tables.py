@@ -1,4 +1,4 @@
-"""The tables of settings, stats, keys, commands, metrics and messages on the pages are those of the code."""
+"""The tables of settings, stats, keys, commands and messages on the pages are those of the code."""
 
 import argparse
 import ast
@@ -10,10 +10,9 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom import report as stats
-from scrapy_bloom.cli._console import ExitCode
 from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
-from scrapy_bloom.cli.doctor import OF_ANY, OF_SERVER, OF_SPIDER, name_of
-from scrapy_bloom.cli.info import METRICS
+from scrapy_bloom.cli.console import ExitCode
+from scrapy_bloom.cli.doctor import CHECKS, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from scrapy_bloom.settings import OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
@@ -125,7 +124,7 @@ def test_exit_codes() -> None:
 def test_checks() -> None:
     """Every check of `doctor` has a row, and each row a check."""
     rows = tables("docs/commands.md", "doctor")[-1]
-    assert {row[0] for row in rows} | {"versions"} == set(map(name_of, (*OF_ANY, *OF_SPIDER, *OF_SERVER)))
+    assert {row[0] for row in rows} | {"versions"} == {name_of(check) for checks in CHECKS.values() for check in checks}
 
 
 def test_messages() -> None:
@@ -136,12 +135,3 @@ def test_messages() -> None:
     parts = [part.strip() for each in quoted for part in each.split("…") if part.strip()]
     assert parts
     assert [part for part in parts if not any(part in each for each in said)] == []
-
-
-def test_metrics() -> None:
-    """Every metric has its row, with its meaning."""
-    rows = {row[0].strip("`"): row[1] for row in table("docs/commands.md", "Prometheus")}
-    assert {name: meaning.lower() for name, meaning in rows.items()} == {
-        f"scrapy_bloom_{name}": meaning.lower() for name, meaning in METRICS.items()
-    }
-    assert set(re.findall(r"scrapy_bloom_\w+", text("docs/monitoring.md"))) <= {*rows}

@@ -36,13 +36,24 @@ class Faulty(redis.Redis):
     steps: ClassVar[int]
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
+        command = super().execute_command
+        return self._step(lambda: command(*args, **options))  # type: ignore[no-untyped-call]  # as the parent's
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        """Return a pipeline whose commands count as one."""
+        pipeline: Any = super().pipeline(*args, **options)
+        execute = pipeline.execute
+        pipeline.execute = lambda: self._step(execute)
+        return pipeline
+
+    def _step(self, work: Callable[[], Any]) -> Any:
         kind = type(self)
         kind.steps += 1
         how = self.how if kind.steps == self.at else None
         kind.between(kind.steps)
         if how == BEFORE:
             raise KilledError
-        reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as the parent's
+        reply = work()
         if how == AFTER:
             raise KilledError
         if how == LOST:

@@ -11,16 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-import redis
-from redis.exceptions import RedisClusterException
 from tqdm import tqdm
 
 from scrapy_bloom.errors import BloomError, UnavailableError
 from scrapy_bloom.transport.failures import FAULTS, advice_for, cause_of, hide_credentials, is_from_replica
 
-_BAR_WIDTH = 20
-# Without a terminal, progress is a line every so many seconds.
-_LINE_SECONDS = 10.0
 _ADDRESS = "check REDIS_URL or --redis-url, and that the server runs"
 _REPLICA = "it is a replica or still loads its data: give the address of the master"
 
@@ -42,15 +37,19 @@ def report(options: argparse.Namespace, found: Mapping[str, Any], text: str, *, 
     return ExitCode.DONE if answer else ExitCode.NO
 
 
+class _Errors:
+    """Standard error, which may be closed, full or unread: no action stops for that."""
+
+    @staticmethod
+    def write(text: str) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # a stderr that was closed from the start is None
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
 def note(text: str) -> None:
-    """Print a line to stderr. A closed, full or unread stderr stops no action."""
-    _write(f"scrapy bloom: {text}\n")
-
-
-def _write(text: str) -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(text, end="", file=sys.stderr, flush=True)
+    """Print a line to stderr."""
+    _Errors.write(f"scrapy bloom: {text}\n")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -69,12 +68,6 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def bar(share: float) -> str:
-    """Draw a share from 0 to 1 as a bar."""
-    full = round(_BAR_WIDTH * min(max(share, 0.0), 1.0))
-    return "[" + "#" * full + "." * (_BAR_WIDTH - full) + "]"
-
-
 def duration(seconds: float) -> str:
     """Return a duration in days, hours, minutes or seconds."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -83,37 +76,21 @@ def duration(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 2 else f"{seconds:.1f} s"  # noqa: PLR2004  # decimals matter below
 
 
-class _Terminal:
-    """A terminal on stderr, which may be closed."""
-
-    write = staticmethod(_write)
-
-
-class _Lines:
-    """A file or a pipe on stderr: each state of the progress is a line."""
-
-    @staticmethod
-    def write(text: str) -> None:
-        if state := text.strip():
-            note(state)
-
-
 @contextlib.contextmanager
-def progress(task: str, total: int, unit: str = "B") -> Iterator[Callable[[int], object]]:
-    """Show progress, rate and remaining time on stderr; an unwritable stderr never stops the work.
+def progress(task: str, total: int | None, unit: str = "B") -> Iterator[Callable[[int], object]]:
+    """Show progress, rate and remaining time on a terminal; one that is closed never stops the work.
 
     Args:
         task: the name of the task.
-        total: bytes, or other units.
+        total: bytes, or other units; None: unknown.
         unit: the unit's name.
 
     Returns:
         The function that counts further units as done.
     """
-    output: dict[str, Any] = {"file": _Lines, "mininterval": _LINE_SECONDS, "delay": _LINE_SECONDS}
-    if sys.stderr is not None and sys.stderr.isatty():
-        output = {"file": _Terminal, "mininterval": 0.1}
-    with tqdm(total=total, desc=task, unit=unit, unit_scale=unit == "B", **output) as shown:
+    is_hidden = sys.stderr is None or not sys.stderr.isatty()
+    options: dict[str, Any] = {"unit": unit, "unit_scale": unit == "B", "file": _Errors, "disable": is_hidden}
+    with tqdm(total=total, desc=task, **options) as shown:
         yield shown.update
 
 
@@ -124,10 +101,9 @@ def exit_code(action: Callable[[], int]) -> int:
     action is unknown.
     """
     code: int = ExitCode.BROKEN_PIPE
-    warnings = logging.StreamHandler()
-    warnings.setFormatter(logging.Formatter("scrapy bloom: %(message)s"))
+    warnings, logger = logging.StreamHandler(_Errors), logging.getLogger("scrapy_bloom")
     warnings.setLevel(logging.WARNING)
-    logger = logging.getLogger("scrapy_bloom")
+    warnings.setFormatter(logging.Formatter("scrapy bloom: %(message)s"))
     logger.addHandler(warnings)
     try:
         code = action()
@@ -162,21 +138,18 @@ def advise_on_ctrl_c(advice: str) -> Iterator[None]:
 
 def _explain(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the text of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED, str(error) or "stopped"
+    if isinstance(error, (UnavailableError, *FAULTS)):
+        # Behind "unreachable" is the error of the last attempt.
+        reply = error.__context__ if isinstance(error, UnavailableError) else error
+        if advice := isinstance(reply, FAULTS) and (_REPLICA if is_from_replica(reply) else advice_for(reply)):
+            return ExitCode.REFUSED, f"Redis refused a command: {cause_of(error)}; {advice}"
+        return ExitCode.UNREACHABLE, f"Redis is unreachable ({cause_of(error)}): {_ADDRESS}"
+    if isinstance(error, BloomError):
+        return ExitCode.REFUSED, str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return ExitCode.REFUSED, f"{error.filename or type(error).__name__}: {error.strerror}"
     # An unexpected error may be one of a spider or an add-on: name its line.
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    code, text = ExitCode.REFUSED, f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {error}"
-    match error:
-        case KeyboardInterrupt():
-            code, text = ExitCode.INTERRUPTED, str(error) or "stopped"
-        case UnavailableError() | redis.RedisError() | RedisClusterException():
-            # Behind "unreachable" is the error of the last attempt.
-            reply = error.__context__ if isinstance(error, UnavailableError) else error
-            advice = isinstance(reply, FAULTS) and (_REPLICA if is_from_replica(reply) else advice_for(reply))
-            text = f"Redis refused a command: {cause_of(error)}; {advice}"
-            if not advice:
-                code, text = ExitCode.UNREACHABLE, f"Redis is unreachable ({cause_of(error)}): {_ADDRESS}"
-        case OSError(strerror=str(reason)):
-            text = f"{error.filename or type(error).__name__}: {reason}"
-        case BloomError():
-            text = str(error)
-    return code, text
+    return ExitCode.REFUSED, f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {error}"

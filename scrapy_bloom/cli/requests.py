@@ -10,16 +10,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from io import BufferedReader
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy import Request
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.cli._target import CrawlTarget
+from scrapy_bloom.cli.target import CrawlTarget
 from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.info import StoredFilter
-from scrapy_bloom.text import plural
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +25,12 @@ logger = logging.getLogger(__name__)
 SEEN_FILE, SCRAPYS_SCHEME = "requests.seen", "scrapy.utils.request.RequestFingerprinter"
 FINGERPRINT = re.compile(rb"[0-9a-fA-F]{40}")
 
+_INCOMPLETE = re.compile(rb"[0-9a-fA-F]{1,39}")
+_CUT = "--from-file %s: the last fingerprint is incomplete (bytes: %d), as after a kill; it is ignored, as Scrapy does"
 _ALLOWED = "a fingerprint of 40 hexadecimal digits, or a URL with its scheme, such as https://example.com/"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 # A file without line ends is not read into memory as a whole.
 _MAX_LINE_BYTES = 1 << 20
-_MAX_SHOWN = 60
 _LENGTH_BYTES, _FINGERPRINT_BYTES = 2, 20
 _RECORD_BYTES = _LENGTH_BYTES + _FINGERPRINT_BYTES
 
@@ -50,9 +49,10 @@ def split_urls(options: argparse.Namespace) -> list[str]:
     return list(options.urls[has_spider:])
 
 
-def item_maker(
-    target: CrawlTarget, stored: StoredFilter, options: argparse.Namespace
-) -> Callable[[str], tuple[bytes, Request]]:
+ItemMaker = Callable[[str], tuple[bytes, Request]]
+
+
+def item_maker(target: CrawlTarget, stored: StoredFilter, options: argparse.Namespace) -> ItemMaker:
     """Return the function that turns a URL into the filter's item and the request.
 
     Raises:
@@ -64,11 +64,9 @@ def item_maker(
     if not target.has_spider and scheme == SCRAPYS_SCHEME:
         target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")
     if not is_plain and (ours := target.dupefilter.fingerprint_scheme()) != scheme:
-        raise MismatchError(
-            f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, but these settings make those of "
-            f"{ours!r}, and workers with them would be refused: set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, "
-            "outside a project by -s"
-        )
+        fault = f"the filter at {stored.key!r} holds fingerprints of {scheme!r}, but these settings make {ours!r}"
+        action = "set REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS, outside a project by -s"
+        raise MismatchError(f"{fault}, and workers with them would be refused: {action}")
 
     def item_of(url: str) -> tuple[bytes, Request]:
         try:
@@ -80,12 +78,8 @@ def item_maker(
     return item_of
 
 
-class Line(NamedTuple):
-    """A URL, or a fingerprint as hexadecimal digits, and the position after it in the file."""
-
-    text: bytes
-    is_url: bool
-    end: int
+# A fingerprint as hexadecimal digits, or a URL, and whether it is one.
+Line = tuple[bytes, bool]
 
 
 def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
@@ -98,9 +92,9 @@ def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
     Raises:
         ConfigError: a line is neither, or the file is empty.
     """
-    is_binary = file.peek(1)[:1] == b"\0"  # the first byte of a record's length; no text begins with it
     line = None
-    for line in (_records if is_binary else _lines)(name, file):
+    # The first byte of a record's length; no text begins with it.
+    for line in (_records if file.peek(1)[:1] == b"\0" else _lines)(name, file):
         yield line
     if line is None:
         raise ConfigError(f"--from-file {name}: the file is empty; each line must be {_ALLOWED}")
@@ -108,43 +102,33 @@ def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
 
 def _lines(name: str, file: BufferedReader) -> Iterator[Line]:
     """Yield the lines that are not empty."""
-    end, was_fingerprint = 0, False
-    for number, piece in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
-        end += len(piece)
-        text = piece.strip()
+    was_fingerprint = False
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+        text = line.strip()
         if is_fingerprint := FINGERPRINT.fullmatch(text) is not None:
-            yield Line(text.lower(), is_url=False, end=end)
-        elif was_fingerprint and not piece.endswith(b"\n") and re.fullmatch(rb"[0-9a-fA-F]{1,39}", text):
-            _warn_about_incomplete(name, text)
+            yield text.lower(), False
+        elif was_fingerprint and not line.endswith(b"\n") and _INCOMPLETE.fullmatch(text):
+            logger.warning(_CUT, name, len(text))
         elif _is_url(text):
-            yield Line(text, is_url=True, end=end)
+            yield text, True
         elif text:
-            raise ConfigError(
-                f"--from-file {name}: line {number} is {_shown(text)}, but must be {_ALLOWED}; correct it, and run "
-                "this again"
-            )
+            fault = f"--from-file {name}: line {number} is {text[:60]!r}"
+            raise ConfigError(f"{fault}, but must be {_ALLOWED}; correct it, and run this again")
         was_fingerprint = is_fingerprint
 
 
 def _records(name: str, file: BufferedReader) -> Iterator[Line]:
     """Yield the fingerprints."""
-    for number, record in enumerate(iter(lambda: file.read(_RECORD_BYTES), b""), start=1):
+    for number, record in enumerate(iter(lambda: file.read(_RECORD_BYTES), b"")):
         length = int.from_bytes(record[:_LENGTH_BYTES], "big")
         if len(record) >= _LENGTH_BYTES and length != _FINGERPRINT_BYTES:
-            raise ConfigError(
-                f"--from-file {name}: the file is binary, and the length of its record {number} is {length:,} bytes: "
-                f"each must be a fingerprint of {_FINGERPRINT_BYTES} bytes, as Scrapy writes {SEEN_FILE}. To use those "
-                f"before it, keep the first {(number - 1) * _RECORD_BYTES} bytes of the file"
-            )
+            fault = f"--from-file {name}: the file is binary, and record {number + 1} has {length:,} bytes"
+            action = f"to use those before it, keep the first {number * _RECORD_BYTES} bytes of the file"
+            raise ConfigError(f"{fault}, but must have {_FINGERPRINT_BYTES}, as Scrapy writes {SEEN_FILE}: {action}")
         if len(record) < _RECORD_BYTES:
-            _warn_about_incomplete(name, record)
+            logger.warning(_CUT, name, len(record))
         else:
-            yield Line(record[_LENGTH_BYTES:].hex().encode(), is_url=False, end=number * _RECORD_BYTES)
-
-
-def _warn_about_incomplete(name: str, text: bytes) -> None:
-    left = "as a killed crawl leaves it: it is ignored, as Scrapy does"
-    logger.warning("--from-file %s: the last fingerprint is incomplete (%s), %s", name, plural(len(text), "byte"), left)
+            yield record[_LENGTH_BYTES:].hex().encode(), False
 
 
 def _is_url(text: bytes) -> bool:
@@ -155,11 +139,3 @@ def _is_url(text: bytes) -> bool:
     except ValueError:  # also invalid UTF-8 and invalid ports
         return False
     return _URL.fullmatch(url) is not None
-
-
-def _shown(text: bytes) -> str:
-    """Return the beginning of a line for an error; of binary data, the length."""
-    shown = text.decode(errors="replace")
-    if not shown.isprintable() or "\N{REPLACEMENT CHARACTER}" in shown:
-        return f"no printable UTF-8 text ({plural(len(text), 'byte')})"
-    return repr(shown[:_MAX_SHOWN]) + (" …" if len(shown) > _MAX_SHOWN else "")
