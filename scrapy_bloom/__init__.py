@@ -3,44 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from scrapy_bloom.addon import Addon
-    from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-    from scrapy_bloom.errors import (
-        BloomError,
-        ConfigError,
-        MismatchError,
-        RefusedError,
-        UnavailableError,
-        WrongTypeError,
-    )
-    from scrapy_bloom.filter.bloom_filter import BloomFilter
-    from scrapy_bloom.filter.info import FilterInfo, LayerInfo
-    from scrapy_bloom.pipelines import RedisPipeline
-    from scrapy_bloom.scheduler import BloomScheduler
-    from scrapy_bloom.spiders import RedisCrawlSpider, RedisSpider
-    from scrapy_bloom.transport.connect import FromSentinel
-
-__all__ = [
-    "Addon",
-    "BloomError",
-    "BloomFilter",
-    "BloomRFPDupeFilter",
-    "BloomScheduler",
-    "ConfigError",
-    "FilterInfo",
-    "FromSentinel",
-    "LayerInfo",
-    "MismatchError",
-    "RedisCrawlSpider",
-    "RedisPipeline",
-    "RedisSpider",
-    "RefusedError",
-    "UnavailableError",
-    "WrongTypeError",
-]
-
-
 _MODULES = {
     "addon": ("Addon",),
     "dupefilter": ("BloomRFPDupeFilter",),
@@ -52,15 +14,33 @@ _MODULES = {
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
     "transport.connect": ("FromSentinel",),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-if not TYPE_CHECKING:  # with it, a type checker would accept any name
+if TYPE_CHECKING:  # the public names again, as type checkers read them
+    from scrapy_bloom.addon import Addon as Addon
+    from scrapy_bloom.dupefilter import BloomRFPDupeFilter as BloomRFPDupeFilter
+    from scrapy_bloom.errors import BloomError as BloomError
+    from scrapy_bloom.errors import ConfigError as ConfigError
+    from scrapy_bloom.errors import MismatchError as MismatchError
+    from scrapy_bloom.errors import RefusedError as RefusedError
+    from scrapy_bloom.errors import UnavailableError as UnavailableError
+    from scrapy_bloom.errors import WrongTypeError as WrongTypeError
+    from scrapy_bloom.filter.bloom_filter import BloomFilter as BloomFilter
+    from scrapy_bloom.filter.info import FilterInfo as FilterInfo
+    from scrapy_bloom.filter.info import LayerInfo as LayerInfo
+    from scrapy_bloom.pipelines import RedisPipeline as RedisPipeline
+    from scrapy_bloom.scheduler import BloomScheduler as BloomScheduler
+    from scrapy_bloom.spiders import RedisCrawlSpider as RedisCrawlSpider
+    from scrapy_bloom.spiders import RedisSpider as RedisSpider
+    from scrapy_bloom.transport.connect import FromSentinel as FromSentinel
+else:  # a type checker would accept any name
+    __all__ = [name for names in _MODULES.values() for name in names]
 
     def __getattr__(name: str) -> Any:
         """Import the module of a public name at the first use of the name.
 
         So the filter works without Scrapy, and the `scrapy` command, which loads this package, stays fast.
         """
-        if name in _MODULE_OF:
-            return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{module}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

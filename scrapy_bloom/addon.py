@@ -10,8 +10,8 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom.codec import require_serializer
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.engine import reports_at_exit, running_command
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.exit_report import reports_at_exit, running_command
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import SERIALIZER, BloomSettings, load_setting
@@ -75,66 +75,55 @@ class Addon:
             logger.info("scrapy-bloom sets nothing for `scrapy %s`, which needs no Redis", command)
             return
         _replace_pipeline(settings)
-        origins = {"DUPEFILTER_CLASS": _set_unless_chosen(settings, "DUPEFILTER_CLASS")}
+        found = [_set_unless_chosen(settings, "DUPEFILTER_CLASS")]
+        name = settings["DUPEFILTER_CLASS"]
         dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])
-        _require_dupefilter(settings["DUPEFILTER_CLASS"], dupefilter)
-        filters = _is_a(dupefilter, BloomRFPDupeFilter)
-        if filters:  # BloomScheduler works with this package's dupefilter only
-            origins["SCHEDULER"] = _set_unless_chosen(settings, "SCHEDULER")
-        scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
-        if filters:
-            _log_classes(settings, origins, scheduler)
-        else:
+        if not hasattr(dupefilter, "request_seen"):  # such as `scrapy_bloom.BloomFilter`
+            raise ConfigError(
+                f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
+                f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
+            )
+        if not _is_a(dupefilter, BloomRFPDupeFilter):
             logger.warning(
                 "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone. "
                 "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
-                settings["DUPEFILTER_CLASS"],
+                name,
             )
-        _check(settings, scheduler, filters=filters)
+            return
+        found.append(_set_unless_chosen(settings, "SCHEDULER"))
+        scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
+        logger.info("scrapy-bloom filters this crawl: %s%s", ", ".join(found), _consequence_of(scheduler))
+        # The errors of an engine start, early.
+        FilterParameters.of(BloomSettings.from_settings(settings))
+        if _is_a(scheduler, Scheduler):
+            _check(settings, scheduler)
 
 
-def _log_classes(settings: BaseSettings, origins: dict[str, str], scheduler: Any) -> None:
-    """Log which classes were set and which were found, and advise on the serializer."""
-    classes = ", ".join(f"{name} = {settings[name]!r} was {origin}" for name, origin in origins.items())
-    logger.info("scrapy-bloom filters this crawl: %s%s", classes, _consequence_of(scheduler))
-    if _is_a(scheduler, Scheduler) and not settings.get("SCHEDULER_SERIALIZER"):
+def _check(settings: BaseSettings, scheduler: Any) -> None:
+    """Advise on the serializer, and refuse settings that scrapy-redis's scheduler or its subclass cannot use."""
+    if not settings.get("SCHEDULER_SERIALIZER"):
         logger.info(
             "Requests are stored as pickles: anyone who can write to this Redis can run code in the workers. Set "
             "SCHEDULER_SERIALIZER = %r before a crawl begins to store them as MessagePack, which runs no code",
             SERIALIZER,
         )
-
-
-def _check(settings: BaseSettings, scheduler: Any, *, filters: bool) -> None:
-    """Raise the errors of an engine start early."""
-    if filters:
-        FilterParameters.of(BloomSettings.from_settings(settings))
     if _is_a(scheduler, BloomScheduler):
         scheduler.check_settings(settings)
-    elif _is_a(scheduler, Scheduler) and RedisSettings(settings).is_selected_by_url:
+    elif RedisSettings(settings).is_selected_by_url:
         raise ConfigError(
             f"SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis cannot connect to the cluster or the Sentinels in "
             f"REDIS_URL; set {_OURS['SCHEDULER']!r}"
         )
-    if filters and _is_a(scheduler, Scheduler):
+    else:
         require_serializer(settings)
 
 
-def _require_dupefilter(name: Any, kind: Any) -> None:
-    """Refuse a class other than a dupefilter, such as `scrapy_bloom.BloomFilter`."""
-    if not hasattr(kind, "request_seen"):
-        raise ConfigError(
-            f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
-            f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
-        )
-
-
 def _set_unless_chosen(settings: BaseSettings, name: str) -> str:
-    """Set a setting to our class if it has its default; return `set` or `found`."""
-    if settings.getpriority(name) != SETTINGS_PRIORITIES["default"]:
-        return "found"
-    settings.set(name, _OURS[name], "addon")
-    return "set"
+    """Set a setting to our class if it has its default; return the outcome for the log."""
+    is_chosen = settings.getpriority(name) != SETTINGS_PRIORITIES["default"]
+    if not is_chosen:
+        settings.set(name, _OURS[name], "addon")
+    return f"{name} = {settings[name]!r} was {'found' if is_chosen else 'set'}"
 
 
 def _replace_pipeline(settings: BaseSettings) -> None:
@@ -143,11 +132,8 @@ def _replace_pipeline(settings: BaseSettings) -> None:
     ours = {_PIPELINE if kind in (_STOCK_PIPELINE, pipelines.RedisPipeline) else kind: found[kind] for kind in found}
     if ours != found:
         settings.set("ITEM_PIPELINES", ours, settings.getpriority("ITEM_PIPELINES") or 0)
-        logger.info(
-            "ITEM_PIPELINES: %r was replaced by %r, whose items wait while Redis is unreachable",
-            _STOCK_PIPELINE,
-            _PIPELINE,
-        )
+        text = "ITEM_PIPELINES: %r was replaced by %r, whose items wait while Redis is unreachable"
+        logger.info(text, _STOCK_PIPELINE, _PIPELINE)
 
 
 def _is_a(kind: Any, base: type) -> bool:

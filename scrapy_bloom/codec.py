@@ -3,7 +3,6 @@
 import importlib
 import logging
 import operator
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Offer
 from scrapy_bloom.settings import PICKLE, SERIALIZER
-from scrapy_bloom.text import as_bytes, plural
+from scrapy_bloom.text import as_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ _MAX_CALLBACKS = 10
 _MAX_SCORE = sys.float_info.max
 # Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
 _FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
-_URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
 
 
 def require_serializer(settings: BaseSettings) -> None:
@@ -75,12 +73,6 @@ def misread(member: bytes, serializer: Any) -> str | None:
     except Exception:  # any error of the user's module
         return writer
     return None
-
-
-def described(member: bytes) -> str:
-    """Return a stored request as a readable line, with its URL, without loading it."""
-    url = _URL.search(member)
-    return f"{url[0].decode() if url else 'no URL'} ({plural(len(member), 'byte')})"
 
 
 class RequestCodec:
@@ -129,17 +121,14 @@ class RequestCodec:
         if name in self._told or len(self._told) == _MAX_CALLBACKS:
             return
         self._told.add(name)
-        reason = (
-            f"{type(error).__name__}: {error}. For a shared queue its callback must be a method of the spider, and "
-            "SCHEDULER_SERIALIZER must be able to serialize all of its values"
-        )
-        if not isinstance(request.priority, int):
-            reason = f"priority = {request.priority!r}: must be a whole number; set an int"
         logger.warning(
-            "%s cannot be serialized: %s. Only this process can crawl it; after a kill, the page that led to it is "
-            "fetched again. Further requests of the callback %s are counted in scheduler/unserializable",
+            "%s cannot be serialized: %s: %s. Only this process can crawl it; after a kill, the page that led to it is "
+            "fetched again. To share it, use a method of the spider as the callback, an int as the priority, and "
+            "values that SCHEDULER_SERIALIZER can serialize. Further requests of the callback %s are counted in "
+            "scheduler/unserializable",
             request,
-            reason,
+            type(error).__name__,
+            error,
             name,
         )
 

@@ -7,23 +7,22 @@ the process holds no more than the links of the pages in the engine.
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from scrapy import Spider, signals
+from scrapy import Request, Spider, signals
 
 from scrapy_bloom import engine
 from scrapy_bloom.codec import RequestCodec
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, sum_of
+from scrapy_bloom.filter.info import FilterInfo, describe_reply, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
 from scrapy_bloom.queue.values import Entry, IndexedCall, Offer, Phase, RefusedError
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.report import ENQUEUED, UNSERIALIZABLE, QueueReport, RequestNotifier, call_safely, report_dead_workers
+from scrapy_bloom.report import ENQUEUED, UNSERIALIZABLE, CrawlReporter, QueueReport, call_safely, report_dead_workers
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.retry import CircuitBreaker, RedisUnreachableError, retry_until
 
@@ -46,14 +45,14 @@ class Delivery:
         worker: the worker.
         queues: the queue of each partition, with the reactor's client.
         codec: reads requests.
-        notifier: counts in the stats.
+        report: counts in the stats, and this worker's part in the filter.
         spider: the crawl's spider.
+        note_repeat: logs and counts a repeat.
         refuse: returns the error for a refused join.
         end_crawl: ends the crawl for an error.
         runtime: the clock.
 
     Attributes:
-        counters: this worker's part in the filter.
         reports: reports the worker's findings about each queue.
         wakeup: makes the engine ask again.
         has_ended: Redis has refused a command, and the crawl ends.
@@ -65,17 +64,16 @@ class Delivery:
         worker: Worker | PartitionedWorker,
         queues: list[RequestQueue],
         codec: RequestCodec,
-        notifier: RequestNotifier,
+        report: CrawlReporter,
         spider: Spider,
         *,
+        note_repeat: Callable[[Request], object],
         refuse: Callable[..., BloomError],
         end_crawl: Callable[[Exception], object],
         runtime: Runtime = RUNTIME,
     ) -> None:
-        self.counters = Counters()
         self.reports = [
-            QueueReport(part, queue.keys, self.counters, notifier, codec.read)
-            for part, queue in zip(worker.parts, queues, strict=True)
+            QueueReport(part, queue.keys, report, codec.read) for part, queue in zip(worker.parts, queues, strict=True)
         ]
         self.wakeup = engine.EngineWakeup(spider.crawler, runtime)
         self.has_ended = self.is_silent = False
@@ -83,7 +81,8 @@ class Delivery:
         self._send = send_each(queues, runtime)
         self._queues = queues
         self._codec = codec
-        self._notifier = notifier
+        self._report = report
+        self._note_repeat = note_repeat
         self._spider = spider
         self._refuse = refuse
         self._end_crawl = end_crawl
@@ -113,7 +112,7 @@ class Delivery:
 
     def report(self) -> None:
         """Report the worker's findings since the last call."""
-        report_dead_workers(self._worker.parts, self._queues[0].keys.queue, self._notifier)
+        report_dead_workers(self._worker.parts, self._queues[0].keys.queue, self._report)
         for report in self.reports:
             report.update()
 
@@ -247,7 +246,7 @@ class Delivery:
             for (index, _), reply in zip(calls, replies, strict=True):
                 if not isinstance(reply, Exception):
                     left.remove(index)
-                    self.counters.round_trips += 1
+                    self._report.counters.round_trips += 1
                     self._note_offers(worker.receive(reply, index))
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -267,42 +266,12 @@ class Delivery:
         local = sum(offer.request is not None for offer in new)
         for stat, number in ((ENQUEUED, len(new) - local), (UNSERIALIZABLE, local)):
             if number:
-                self._notifier.count(stat, number)
-        self.counters.added += sum(offer.fingerprint is not None for offer in new)
+                self._report.count(stat, number)
+        self._report.counters.added += sum(offer.fingerprint is not None for offer in new)
         for offer, is_new in ended:
             request = None if is_new else offer.request or self._codec.decode(offer.member)
             if request is not None:
-                self._notifier.note_repeat(request)
+                self._note_repeat(request)
                 self._spider.crawler.signals.send_catch_log(
                     signals.request_dropped, request=request, spider=self._spider
                 )
-
-
-class IdleBackoff:
-    """The pauses of an idle worker, each twice as long as the last; logs once why the worker waits."""
-
-    def __init__(self, lease: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._lease = lease
-        self._since: float | None = None
-        self._pause = MIN_PAUSE
-        self._has_logged = False
-
-    def reset(self) -> None:
-        """Start again with the shortest pause: the worker has work."""
-        self._since, self._pause = None, MIN_PAUSE
-
-    def next_pause(self) -> float:
-        """Return the seconds until the next attempt."""
-        now = self._monotonic()
-        if self._since is None:
-            self._since = now
-        if now - self._since > 2 * MAX_PAUSE and not self._has_logged:
-            self._has_logged = True
-            logger.info(
-                "This worker is idle and waits for others: they hold requests that may lead to more, or are silent "
-                "and lose their leases after BLOOMFILTER_LEASE = %g s",
-                self._lease,
-            )
-        pause, self._pause = self._pause, min(2 * self._pause, MAX_PAUSE)
-        return pause

@@ -15,7 +15,6 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.exit_report import reports_at_exit
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
@@ -74,7 +73,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self.fingerprint_of = self._choose_fingerprints()
 
     @classmethod
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def from_spider(cls, spider: Spider) -> Self:
         """Build the dupefilter for scrapy-redis's Scheduler and its subclasses, such as BloomScheduler.
 
@@ -86,9 +85,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         settings = spider.settings
         self = cls._build(
-            settings,
-            spider.crawler,
-            lambda server: FilterKey.of_workers(settings, spider, is_clustered=is_cluster(server)),
+            settings, spider.crawler, lambda server: FilterKey.of_workers(settings, spider, is_cluster(server))
         )
         # Otherwise BloomScheduler would report the requests that this scheduler takes as lost.
         with contextlib.suppress(*FAULTS):  # an ACL may deny it
@@ -96,7 +93,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self
 
     @classmethod
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the dupefilter for Scrapy's own Scheduler.
 
@@ -151,12 +148,20 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         Returns:
             A dupefilter that opens its filter at the first use.
+
+        Raises:
+            ConfigError: a setting is invalid, or a subclass has a `request_seen` that does not use the filter.
         """
-        require_request_seen(cls)
+        own: Any = cls.request_seen
+        if own is not BloomRFPDupeFilter.request_seen and not {"request_seen", "filter"} & {*own.__code__.co_names}:
+            raise ConfigError(
+                f"DUPEFILTER_CLASS = '{cls.__module__}.{cls.__qualname__}': its own request_seen calls neither the "
+                "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
+                "instead, whose hash the filter stores"
+            )
         config = BloomSettings.from_settings(settings)
         self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
-        self.config = config
-        self._crawler = crawler
+        self.config, self._crawler = config, crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
         self.fingerprint_of = self._choose_fingerprints()
         return self
@@ -165,23 +170,21 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _build(cls, settings: BaseSettings, crawler: Crawler | None, choose_key: Callable[[Any], FilterKey]) -> Self:
         config = BloomSettings.from_settings(settings)
         config.refuse_queue_options()
-        timeout = config.retry_timeout
         # The client of a cluster connects when it is made.
-        self = retry_until(lambda: cls.unopened(settings, "", crawler), timeout, runtime=cls._runtime)
+        self = retry_until(lambda: cls.unopened(settings, "", crawler), config.retry_timeout, runtime=cls._runtime)
         try:
             key = choose_key(self.server).require_keeping()
             self.key, self.persist, self._is_shared = key.name, key.persists, key.is_shared
             bloom = self._filter = self._open(flush=key.begins_anew)
             collector = crawler.stats if crawler else None
             self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
-            self.report.begin(self.server, self.config.ttl, is_shared=key.is_shared)
+            self.report.begin(self.server, config.ttl, is_shared=key.is_shared)
         except BaseException:
             disconnect(self.server)
             raise
-        if crawler is None:
-            return self
-        self.report.follow(crawler)
-        crawler.signals.connect(self._disconnect, signals.spider_closed)
+        if crawler is not None:
+            self.report.follow(crawler)
+            crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
 
     def _disconnect(self) -> None:
@@ -285,12 +288,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if not (self.persist or self._is_shared):
             self.clear()
-        elif self._has_ended or self._is_shared or self._crawler is None:
             return
-        elif jobdir := job_dir(self._crawler.settings):
+        jobdir = None if self._crawler is None else job_dir(self._crawler.settings)
+        if jobdir and not (self._has_ended or self._is_shared):
             logger.info(
-                "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is done, delete the filter: "
-                "BloomFilter(client, %r, flush=True).clear()",
+                "The filter at %r stays for the next crawl in JOBDIR = %r. When the job is done, delete the filter by "
+                "`scrapy bloom clear --key %s --yes`",
                 self.key,
                 jobdir,
                 self.key,
@@ -305,12 +308,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return
         if self.report is not None:
             self.report.refresh()
-        is_closing = self._crawler is not None and engine.is_closing(self._crawler)
-        if self._crawler is not None and is_closing:
-            self._warn_of_deleted_requests(engine.scheduler_of(self._crawler))
-        if not (is_closing and self._is_shared):
+        if self._crawler is None or not engine.is_closing(self._crawler):
             self.filter.clear()
-        if self.report is not None and is_closing:
+            return
+        self._warn_of_deleted_requests(engine.scheduler_of(self._crawler))
+        if not self._is_shared:
+            self.filter.clear()
+        if self.report is not None:
             self.report.end()
 
     def _warn_of_deleted_requests(self, scheduler: Any) -> None:
@@ -336,16 +340,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         Fingerprints by the user's code are not cached: they may depend on anything.
         """
-        if not self._has_users_fingerprint():
-            if self._fingerprinter is None:
-                return CachedFingerprints(self.request_fingerprint, self.config.cache_size)
-            if type(self._fingerprinter) is RequestFingerprinter:
-                return CachedFingerprints(self.request_fingerprint, self.config.cache_size, engine.FINGERPRINTED_META)
-        return uncached_fingerprints(self.request_fingerprint)
+        by_scrapy = type(self._fingerprinter) is RequestFingerprinter
+        if self._has_users_fingerprint() or not (by_scrapy or self._fingerprinter is None):
+            return uncached_fingerprints(self.request_fingerprint)
+        keys = engine.FINGERPRINTED_META if by_scrapy else ()
+        return CachedFingerprints(self.request_fingerprint, self.config.cache_size, keys)
 
     def _has_users_fingerprint(self) -> bool:
         """Return whether a subclass overrides `request_fingerprint`."""
-        return type(self).request_fingerprint is not _OUR_FINGERPRINT
+        return type(self).request_fingerprint is not BloomRFPDupeFilter.request_fingerprint
 
     def parameters(self) -> FilterParameters:
         """Return the filter's parameters, which all workers must agree on.
@@ -363,9 +366,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._has_users_fingerprint():
             return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
-        if self._fingerprinter is not None:
-            return f"{type(self._fingerprinter).__module__}.{type(self._fingerprinter).__qualname__}"
-        return "scrapy-redis"
+        kind = type(self._fingerprinter)
+        return "scrapy-redis" if self._fingerprinter is None else f"{kind.__module__}.{kind.__qualname__}"
 
     def end_crawl(self, error: Exception) -> None:
         """Log an error and end the crawl, once. Raising the error instead would drop request after request.
@@ -381,22 +383,3 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if not self._has_ended:
             self._has_ended = True
             engine.end_crawl(self._crawler, error, self._runtime)
-
-
-_OUR_FINGERPRINT = BloomRFPDupeFilter.request_fingerprint
-
-
-def require_request_seen(kind: type[Any]) -> None:
-    """Refuse a dupefilter whose own `request_seen` does not use the filter, such as one for scrapy-redis's SET.
-
-    Raises:
-        ConfigError: neither the parent's `request_seen` nor `filter` is named in it.
-    """
-    own: Any = kind.request_seen
-    is_ours = own is BloomRFPDupeFilter.request_seen or not issubclass(kind, BloomRFPDupeFilter)
-    if not (is_ours or {"request_seen", "filter"}.intersection(own.__code__.co_names)):
-        raise ConfigError(
-            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its own request_seen calls neither the "
-            "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
-            "instead, whose hash the filter stores"
-        )

@@ -20,11 +20,7 @@ Compute = Callable[[Request], str | bytes]
 
 def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
     """Return a function that computes each fingerprint with `make`."""
-
-    def fingerprint(request: Request) -> bytes:
-        return as_bytes(make(request))
-
-    return fingerprint
+    return lambda request: as_bytes(make(request))
 
 
 class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]):

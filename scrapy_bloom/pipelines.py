@@ -13,7 +13,6 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
-from scrapy_bloom.exit_report import reports_at_exit
 from scrapy_bloom.queue.keys import key_of
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, load_component
@@ -31,6 +30,10 @@ from scrapy_bloom.transport.retry import (
 _BATCH = 100
 # Seconds until items are sent again while Redis is unreachable.
 _PAUSE_SECONDS = 0.6
+_GIVEN_UP = (
+    "The crawl ends while Redis is unreachable, and this item is not stored. BloomScheduler keeps its page in the "
+    "queue, and the next crawl fetches the page; other schedulers do not"
+)
 
 
 class _Waiting(NamedTuple):
@@ -85,7 +88,7 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         self._silent_since: float | None = None
 
     @classmethod
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the pipeline, as Scrapy does.
 
@@ -193,7 +196,8 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         except RedisUnreachableError:
             self._silent_since = begin if self._silent_since is None else self._silent_since
             if engine.is_closing(crawler) and self._runtime.monotonic() - self._silent_since > LAST_TRY_SECONDS:
-                self._give_up(batch)
+                self.hold_pages()
+                _fail(batch, BloomError(_GIVEN_UP))
                 return
             # A smaller batch, in case the link is slow.
             self._size = max(1, self._size // 2)
@@ -213,16 +217,6 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
             return [self._process_item(each.item, each.spider) for each in batch]
         self.server.rpush(key, *(each.value for each in batch))
         return [each.item for each in batch]
-
-    def _give_up(self, batch: list[_Waiting]) -> None:
-        self.hold_pages()
-        _fail(
-            batch,
-            BloomError(
-                "The crawl ends while Redis is unreachable, and this item is not stored. BloomScheduler keeps its page "
-                "in the queue, and the next crawl fetches the page; other schedulers do not"
-            ),
-        )
 
     def _refuse(self, crawler: Crawler, key: Any, batch: list[_Waiting], error: RefusedError) -> None:
         """End the crawl, unless the error may be that of one item."""

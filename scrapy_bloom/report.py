@@ -5,12 +5,13 @@ A failing stats collector or log handler never loses a request.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, signals
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.errors import BloomError
@@ -19,8 +20,8 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Trouble
 from scrapy_bloom.queue.worker import MAX_STARTS, Worker
 from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, plural
+from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, cause_of
-from scrapy_bloom.transport.server_info import evicts, nodes, policy
 
 logger = logging.getLogger(__name__)
 
@@ -39,23 +40,16 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     Counters: ("added", "cache_hits", "round_trips", "losses"),
     FilterInfo: ("fill_ratio", "count", "current_error_rate", "memory_bytes", "layers"),
 }
-NAMES = (
-    FILTERED,
-    RECOVERED,
-    DEAD_LETTERS,
-    FAILED,
-    QUEUE_LOSSES,
-    UNSERIALIZABLE,
-    *(_PREFIX + field for fields in _FIELDS.values() for field in fields),
-)
+_OF_FILTER = tuple(_PREFIX + field for fields in _FIELDS.values() for field in fields)
+NAMES = (FILTERED, RECOVERED, DEAD_LETTERS, FAILED, QUEUE_LOSSES, UNSERIALIZABLE, *_OF_FILTER)
 
 _UPDATE_SECONDS = 0.1
-_START_OVER = "To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_START_OVER = ", whose pages may be missed. To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_JOINS_AGAIN = ". This worker joins again with its requests, and some may be fetched twice"
 _GONE = (
     "Requests in the queue %r or leased from it are gone%s, %s of them known: a key of it, or of another of its "
-    "partitions, was deleted, evicted, or put back to an earlier state. Or another client takes requests, such as a "
-    "worker with scrapy-redis's scheduler. The filter calls the requests seen, so their pages may be missed. "
-    + _START_OVER
+    "partitions, was deleted, evicted, or put back to an earlier state, or another client takes requests. The filter "
+    "calls them seen" + _START_OVER
 )
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
@@ -63,39 +57,29 @@ _LOST_SHARDS = (
 _TROUBLES = {
     Trouble.LOST: (
         "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
-        "worker queues its requests again. Others may be lost, and their pages missed. " + _START_OVER
+        "worker queues its requests again, and others may be lost" + _START_OVER
     ),
-    Trouble.FLUSHED: (
-        "The queue %r was cleared, or another worker started over with it. This worker joins again with its requests, "
-        "and some may be fetched twice"
-    ),
+    Trouble.FLUSHED: "The queue %r was cleared, or another worker started over with it" + _JOINS_AGAIN,
     Trouble.ROLLED_BACK: (
-        "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover. This worker "
-        "queues its requests again, and some may be fetched twice"
+        "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover" + _JOINS_AGAIN
     ),
     Trouble.PRESUMED_DEAD: (
-        "Other workers presumed this one dead and requeued its leases in the queue %r. This worker joins again with "
-        "its requests, and some may be fetched twice"
+        "Other workers presumed this one dead and requeued its leases in the queue %r" + _JOINS_AGAIN
     ),
     Trouble.STARTS_LOST: (
-        "Redis has lost requests of the queue %r, perhaps also start requests, of which a worker remembers the last "
-        f"{MAX_STARTS:,}. The pages of earlier ones may be missed. " + _START_OVER
+        "Redis has lost requests of the queue %r, perhaps also start requests beyond the last "
+        f"{MAX_STARTS:,} that a worker remembers" + _START_OVER
     ),
     Trouble.LINKS_LOST: (
-        "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions. Their "
-        "pages may be missed. " + _START_OVER
+        "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions"
+        + _START_OVER
     ),
     Trouble.FILTER_LOST: (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
         "continues with a new filter, and may fetch the pages of the lost one again"
     ),
 }
-
-
-def publish(stats: StatsCollector, source: Counters | FilterInfo) -> None:
-    """Set the stats of one source."""
-    for field in _FIELDS[type(source)]:
-        stats.set_value(_PREFIX + field, getattr(source, field))
+_LOSSES = (Trouble.LOST, Trouble.STARTS_LOST, Trouble.LINKS_LOST)
 
 
 def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
@@ -106,24 +90,6 @@ def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
         logger.debug("A stats collector or handler failed", exc_info=True)
         return False
     return True
-
-
-class RequestNotifier:
-    """Reports the requests of one crawl."""
-
-    def __init__(self, spider: Spider, stats: StatsCollector | None, dupefilter: BaseDupeFilter) -> None:
-        self._spider = spider
-        self._stats = stats
-        self._dupefilter = dupefilter
-
-    def count(self, stat: str, number: int = 1) -> None:
-        """Add a number to a stat."""
-        if self._stats is not None:
-            call_safely(self._stats.inc_value, stat, number)
-
-    def note_repeat(self, request: Request) -> None:
-        """Log and count a repeat, as the dupefilter does."""
-        call_safely(self._dupefilter.log, request, self._spider)
 
 
 class CrawlReporter:
@@ -145,16 +111,13 @@ class CrawlReporter:
         collector: StatsCollector | None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.counters = counters
         self._key = key
-        self._counters = counters
         self._read = read
         self._collector = collector
         self._monotonic = monotonic
-        self._dropped = 0
-        self._unpublished = 0
+        self._dropped = self._unpublished = 0
         self._next_update = 0.0
-        self._is_current = True
-        self._is_ended = False
 
     def begin(self, server: Any, ttl: float | None, *, is_shared: bool = False) -> bool:
         """Log the opened filter, and warn of a server that may evict it.
@@ -170,37 +133,38 @@ class CrawlReporter:
         info = self._read()
         if info is None:
             return False
-        self._info = info
-        self._publish(info)
+        self._show_fill(info)
         warn_about_memory_policy(server, self._key, info.memory_bytes, expires=bool(ttl))
         if is_shared:
             logger.info(
                 "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it",
                 self._key,
             )
-        if not info.count:
-            logger.info(
-                "Opened the Bloom filter at %r: it is new, and takes %s for a capacity of %s at an error rate of %s",
-                self._key,
-                as_size(info.memory_bytes),
-                f"{info.capacity:,}",
-                as_error_rate(info.error_rate),
-            )
-            return True
-        logger.info("Opened the Bloom filter at %r: it holds %s", self._key, _in_words(info))
-        logger.info(
-            "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop all "
-            "workers, then %s",
-            self._key,
-            f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
-            if is_shared
-            else "start the first one with SCHEDULER_FLUSH_ON_START = True",
+        state = (
+            f"holds {_in_words(info)}"
+            if info.count
+            else f"is new, and takes {as_size(info.memory_bytes)} for a capacity of {info.capacity:,} at an error rate "
+            f"of {as_error_rate(info.error_rate)}"
         )
+        logger.info("Opened the Bloom filter at %r: it %s", self._key, state)
+        if info.count:
+            logger.info(
+                "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop "
+                "all workers, then %s",
+                self._key,
+                f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
+                if is_shared
+                else "start the first one with SCHEDULER_FLUSH_ON_START = True",
+            )
         return True
 
     def follow(self, crawler: Crawler) -> None:
         """Report the end of a crawl."""
         crawler.signals.connect(self._finish, signals.spider_closed)
+
+    def count(self, stat: str, number: int = 1) -> bool:
+        """Add a number to a stat; return whether it is counted."""
+        return self._collector is not None and call_safely(self._collector.inc_value, stat, number)
 
     def count_filtered(self) -> None:
         """Count a dropped request."""
@@ -217,35 +181,34 @@ class CrawlReporter:
 
     def refresh(self) -> None:
         """Publish the filter's fill; the last known fill stays after a deletion or while the server is unreachable."""
-        if self._is_ended:
-            return
         try:
             info = self._read()
         except (BloomError, *FAULTS) as error:
-            self._is_current = False
+            self._fill = "Its fill is unknown"
             # Without the timeout, which at the end of a crawl is no setting of the user.
             logger.warning("The fill of the filter at %r is unknown: %s", self._key, cause_of(error))
-            return
-        self._is_current = True
-        if info is not None:
-            self._info = info
-            self._publish(info)
+        else:
+            if info is not None:
+                self._show_fill(info)
 
     def end(self) -> None:
         """Note the end of the crawl, after which the filter may belong to another one."""
-        self._is_ended = True
+        self._read = lambda: None
+
+    def _show_fill(self, info: FilterInfo) -> None:
+        self._info, self._fill = info, f"It holds {_in_words(info)}"
+        self._publish(info)
 
     def _show(self) -> None:
-        self._publish(self._counters)
-        collector, number = self._collector, self._unpublished
-        if collector is not None and number and call_safely(collector.inc_value, FILTERED, number):
+        self._publish(self.counters)
+        if self._unpublished and self.count(FILTERED, self._unpublished):
             self._unpublished = 0
 
     def _finish(self) -> None:
         """Log the work of the filter in this process."""
         self.refresh()
         self._show()
-        counters, info = self._counters, self._info
+        counters, info = self.counters, self._info
         # The error rate has only grown to the present one.
         missed = as_expected_pages(counters.added * info.current_error_rate)
         # A program that calls `request_seen` itself may not call `log` for repeats.
@@ -259,7 +222,7 @@ class CrawlReporter:
             f"{counters.cache_hits:,}",
             plural(counters.round_trips, "round trip"),
             missed,
-            f"It holds {_in_words(info)}" if self._is_current else "Its fill is unknown",
+            self._fill,
         )
         if info.current_error_rate > info.error_rate:
             logger.warning(
@@ -273,9 +236,10 @@ class CrawlReporter:
                 info.capacity,
             )
 
-    def _publish(self, shown: Counters | FilterInfo) -> None:
+    def _publish(self, source: Counters | FilterInfo) -> None:
         if self._collector is not None:
-            call_safely(publish, self._collector, shown)
+            for field in _FIELDS[type(source)]:
+                call_safely(self._collector.set_value, _PREFIX + field, getattr(source, field))
 
 
 def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expires: bool = False) -> None:
@@ -287,15 +251,16 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
         memory_bytes: the filter's size.
         expires: whether the filter has a TTL, and volatile-* policies may evict it.
     """
+    nodes = [{"target_nodes": node} for node in server.get_primaries()] if is_cluster(server) else [{}]
     try:
-        infos = [info for _, info in nodes(server)]
+        infos = [server.info(**node) for node in nodes]
     except FAULTS:
         return
     limit = min((int(info.get("maxmemory", 0)) for info in infos), default=0)
     if limit and memory_bytes > limit:
         logger.warning(
-            "The filter at %r takes %s bytes, but the server's maxmemory is %s bytes; raise maxmemory, or set a "
-            "smaller BLOOMFILTER_CAPACITY or a larger BLOOMFILTER_ERROR_RATE",
+            "The filter at %r takes %s bytes, but the server's maxmemory is %s bytes; raise it, or set a smaller "
+            "BLOOMFILTER_CAPACITY",
             key,
             f"{memory_bytes:,}",
             f"{limit:,}",
@@ -325,8 +290,7 @@ class QueueReport:
     Args:
         worker: the worker.
         keys: the keys of its queue.
-        counters: this worker's part in the filter.
-        notifier: counts in the stats.
+        report: counts in the stats.
         read: returns a serialized request.
 
     Attributes:
@@ -334,19 +298,13 @@ class QueueReport:
     """
 
     def __init__(
-        self,
-        worker: Worker,
-        keys: QueueKeys,
-        counters: Counters,
-        notifier: RequestNotifier,
-        read: Callable[[bytes], Request],
+        self, worker: Worker, keys: QueueKeys, report: CrawlReporter, read: Callable[[bytes], Request]
     ) -> None:
         self.has_lost = self._has_begun = False
         self.warnings = LimitedWarnings(logger)
         self._worker = worker
         self._keys = keys
-        self._counters = counters
-        self._notifier = notifier
+        self._report = report
         self._read = read
         self._losses = self._lost = self._lost_shards = 0
 
@@ -362,11 +320,10 @@ class QueueReport:
         worker = self._worker
         while worker.troubles:
             trouble = worker.troubles.pop(0)
-            is_loss = trouble in (Trouble.LOST, Trouble.STARTS_LOST, Trouble.LINKS_LOST)
-            self.warnings.warn(
-                _TROUBLES[trouble], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING
-            )
-            self._counters.losses += trouble is Trouble.FILTER_LOST
+            is_loss = trouble in _LOSSES
+            level = logging.ERROR if is_loss else logging.WARNING
+            self.warnings.warn(_TROUBLES[trouble], self._keys.queue, level=level)
+            self._report.counters.losses += trouble is Trouble.FILTER_LOST
             if is_loss:
                 self._note_loss()
                 self._losses, self._lost = worker.losses, worker.lost
@@ -376,7 +333,7 @@ class QueueReport:
             self._note_loss()
             self.warnings.warn(_GONE, self._keys.queue, "", f"{number:,}", level=logging.ERROR)
         if worker.lost_shards > self._lost_shards:
-            self._counters.losses += 1
+            self._report.counters.losses += 1
             self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
         self._lost_shards = worker.lost_shards
         while worker.buried:
@@ -388,7 +345,7 @@ class QueueReport:
             name = str(self._read(member))
         except Exception as error:  # the request may be from other code
             name = f"A request that cannot be read ({type(error).__name__})"
-        self._notifier.count(DEAD_LETTERS)
+        self._report.count(DEAD_LETTERS)
         logger.error(
             "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they ran it; it is not crawled, and is kept at the key "
             "%r. `scrapy bloom requeue` queues it again",
@@ -422,31 +379,29 @@ class QueueReport:
         if dead:
             logger.warning(
                 "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers "
-                "died with them. The next worker to start queues the unreadable ones again, and `scrapy bloom requeue` "
-                "all of them. To discard them, delete the key",
+                "died with them. `scrapy bloom requeue` queues them again",
                 f"{dead:,}",
                 self._keys.dead_letters,
             )
 
     def _note_loss(self) -> None:
         self.has_lost = True
-        self._notifier.count(QUEUE_LOSSES)
+        self._report.count(QUEUE_LOSSES)
 
 
-def report_dead_workers(workers: list[Worker], queue: str, notifier: RequestNotifier) -> None:
+def report_dead_workers(workers: Sequence[Worker], queue: str, report: CrawlReporter) -> None:
     """Report the workers that the partitions' replies call dead, each once for all partitions."""
-    dead: dict[str, tuple[float, int]] = {}
-    for each in (each for worker in workers for each in worker.reaped):
-        seconds, requests = dead.get(each.worker, (0.0, 0))
-        dead[each.worker] = max(seconds, each.seconds), requests + each.requests
+    reaped = sorted(each for worker in workers for each in worker.reaped)
     for worker in workers:
         worker.reaped.clear()
-    for name, (seconds, requests) in dead.items():
-        notifier.count(RECOVERED, requests)
+    for name, of_worker in groupby(reaped, attrgetter("worker")):
+        same = [*of_worker]
+        requests = sum(each.requests for each in same)
+        report.count(RECOVERED, requests)
         logger.warning(
             "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
             name,
-            seconds,
+            max(each.seconds for each in same),
             plural(requests, "request"),
             queue,
         )

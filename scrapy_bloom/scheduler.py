@@ -20,11 +20,10 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import engine
 from scrapy_bloom.codec import RequestCodec, misread, require_serializer
-from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery, IdleBackoff
+from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.errors import BloomError, ConfigError, MismatchError
-from scrapy_bloom.exit_report import report_at_exit, reports_at_exit
-from scrapy_bloom.filter.info import foreign_key
+from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.filter.info import Counters, foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
@@ -32,11 +31,11 @@ from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, queue_of
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Offer, Outcome
+from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.report import DEAD_LETTERS, DEQUEUED, FAILED, CrawlReporter, RequestNotifier
+from scrapy_bloom.report import DEAD_LETTERS, DEQUEUED, FAILED, CrawlReporter, call_safely
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, load_setting, read_flag, read_seconds
+from scrapy_bloom.settings import BloomSettings, load_setting, read_flag
 from scrapy_bloom.spiders import LeasedStartUrls, warn_of_popped_start_urls
 from scrapy_bloom.text import plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
@@ -51,6 +50,8 @@ QUEUE_LOST = "bloomfilter_queue_lost"
 _TICK_SECONDS = 0.25
 # Seconds in which a partition's news wait for the next requests that are taken from it.
 _REST_SECONDS = 1.0
+# The calls of a queue of scrapy-redis that one script of ours replaces.
+_CALLS = "push", "pop", "clear"
 
 T = TypeVar("T")
 
@@ -82,13 +83,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     queue: Any
     spider: Spider
     _config = BloomSettings()
-    _has_opened = _has_joined = _holds_pages = False
+    _has_opened = _has_joined = _has_waited = _holds_pages = False
     _kept = 0  # failed requests
 
     # The start.
 
     @classmethod
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def from_settings(cls, settings: BaseSettings) -> Self:
         """Check the settings and connect.
 
@@ -127,10 +128,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         _require_queue(settings)
         for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
             read_flag(settings, name)
-        read_seconds(settings, "SCHEDULER_IDLE_BEFORE_CLOSE")
         require_serializer(settings)
 
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def open(self, spider: Spider) -> None:
         """Join the workers of the queue; its filter is created if there is none.
 
@@ -147,9 +147,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._queues = [RequestQueue(self.server, *each) for each in keys]
         self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
         make = load_object(self.dupefilter_cls).unopened
-        self.df = retry_until(
-            lambda: make(settings, key.name, spider.crawler), config.retry_timeout, runtime=self._runtime
-        )
+        self.df = self._retry(lambda: make(settings, key.name, spider.crawler))
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
         self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
         self._require_readable()
@@ -170,12 +168,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         engine.follow_start(spider.crawler, self._note_start, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
         self._ticker.start()
 
+    def _retry(self, work: Callable[[], T]) -> T:
+        """Return the result of `work` at the start, which may block."""
+        return retry_until(work, self._config.retry_timeout, runtime=self._runtime)
+
     def _require_readable(self) -> None:
         """Refuse a queue whose first request was written by another SCHEDULER_SERIALIZER."""
         for key in () if self.flush_on_start else [each.keys.queue for each in self._queues]:
-            first = retry_until(
-                partial(first_request, self.server, key), self._config.retry_timeout, runtime=self._runtime
-            )
+            first = self._retry(partial(first_request, self.server, key))
             if first is not None and (writer := misread(first, self.queue.serializer)):
                 raise ConfigError(
                     f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: the requests in the "
@@ -202,26 +202,26 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _set_up(self, spider: Spider, keys: list[tuple[str, str]]) -> None:
         config, runtime = self._config, self._runtime
-        self._notifier = RequestNotifier(spider, self.stats, self.df)
-        self._codec = RequestCodec(self.queue, self.queue_keys, partial(self._notifier.count, DEAD_LETTERS))
+        self.df.report = self._report = CrawlReporter(
+            self._filter_key,
+            Counters(),
+            lambda: self._delivery.read_filter(self._parameters),
+            self.stats,
+            runtime.monotonic,
+        )
+        self._codec = RequestCodec(self.queue, self.queue_keys, partial(self._report.count, DEAD_LETTERS))
         self._delivery = Delivery(
             self._worker,
             self._queues,
             self._codec,
-            self._notifier,
+            self._report,
             spider,
+            note_repeat=self._note_repeat,
             refuse=self._refusal,
             end_crawl=self.df.end_crawl,
             runtime=runtime,
         )
-        self.df.report = CrawlReporter(
-            self._filter_key,
-            self._delivery.counters,
-            partial(self._delivery.read_filter, self._parameters),
-            self.stats,
-            runtime.monotonic,
-        )
-        self._idle_backoff = IdleBackoff(config.lease, runtime.monotonic)
+        self._idle_since: float | None = None
         self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
         # The dupefilter's own client is for the thread.
         beating = [RequestQueue(self.df.server, *each) for each in keys]
@@ -229,9 +229,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._start: object = None  # the last request or item of start()
         self._taken: dict[Request, bytes] = {}
         self._failed: set[Request] = set()
-        for part, names in ((self.queue, ("push", "pop", "clear")), (self.df, ("request_seen",))):
-            for name in names:
-                setattr(part, name, partial(self._refuse_call, f"{type(part).__name__}.{name}"))
+        for part, name in [*((self.queue, call) for call in _CALLS), (self.df, "request_seen")]:
+            setattr(part, name, partial(self._refuse_call, f"{type(part).__name__}.{name}"))
 
     def _join(self) -> None:
         """Join, and queue requests again that failed in earlier runs; this may block."""
@@ -240,12 +239,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         delivery, worker, timeout = self._delivery, self._worker, self._config.retry_timeout
         delivery.work_off(timeout)
         self._heartbeat.start()
-        begin = partial(self.df.report.begin, self.server, self._config.ttl, is_shared=self._is_shared)
-        while not delivery.retry(begin, timeout):  # another worker has started over since this one joined
+        begin = partial(self._report.begin, self.server, self._config.ttl, is_shared=self._is_shared)
+        while not self._retry(begin):  # another worker has started over since this one joined
             for part in worker.parts:
                 part.expire()
             delivery.work_off(timeout)
-        self.df.report.follow(self.spider.crawler)
+        self._report.follow(self.spider.crawler)
         for report in delivery.reports:
             report.begin()
         if worker.waiting:
@@ -255,8 +254,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if not self._config.retry_failed:
             return
         engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
-        number = sum(map(self._queue_failed, range(len(self._queues))))
-        if number:
+        if number := sum(map(self._queue_failed, range(len(self._queues)))):
             logger.info(
                 "Queued %s of earlier runs again in the queue %r (BLOOMFILTER_RETRY_FAILED = True)",
                 plural(number, "failed request"),
@@ -268,8 +266,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         queue, delivery, worker, timeout = self._queues[index], self._delivery, self._worker, self._config.retry_timeout
         cursor, has_more, number = 0, True, 0
         while has_more:
-            cursor, portion = delivery.retry(partial(queue.read_failed, cursor), timeout)
-            again = [self._again(offer) for run, offer in portion if run != worker.run]
+            cursor, portion = self._retry(partial(queue.read_failed, cursor))
+            again = [
+                kept._replace(fingerprint=self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint)
+                for run, kept in portion
+                if run != worker.run
+            ]
             worker.queue_again(again, index)
             delivery.work_off(timeout)
             has_more, number = cursor != 0, number + len(again)
@@ -287,9 +289,6 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     type(each).__module__,
                     type(each).__qualname__,
                 )
-
-    def _again(self, kept: Offer) -> Offer:
-        return kept._replace(fingerprint=self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint)
 
     # Scrapy's calls.
 
@@ -309,8 +308,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         fingerprint = self._mark_of(request)
         if fingerprint is not None and self._worker.is_repeat(fingerprint):
-            self._delivery.counters.cache_hits += 1
-            self._notifier.note_repeat(request)
+            self._report.counters.cache_hits += 1
+            self._note_repeat(request)
             return False
         offer = self._codec.encode(request, fingerprint)
         self._delivery.put(offer, is_start=request is self._start)
@@ -332,9 +331,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     if request in self._taken:  # a local request, yielded twice
                         request = copy(request)
                     self._taken[request] = entry.member
-                    self._idle_backoff.reset()
+                    self._idle_since = None
                     if local is None:
-                        self._notifier.count(DEQUEUED)
+                        self._report.count(DEQUEUED)
                     return request
                 self._worker.finish(entry.member, Outcome.UNREADABLE)
         return None
@@ -371,14 +370,15 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "shared" if self._is_shared else "stopped"
         mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
         worker.stop()
+        leave = partial(delivery.retry, partial(delivery.leave, mode), LAST_TRY_SECONDS)
         if not self._has_joined:  # a refused start has its error; the reply to a join may be lost
             with contextlib.suppress(BloomError, *FAULTS):
-                delivery.retry(partial(delivery.leave, mode), LAST_TRY_SECONDS)
+                leave()
             return
         self._note_finished()
-        self.df.report.refresh()
+        self._report.refresh()
         try:
-            delivery.retry(partial(delivery.leave, mode), LAST_TRY_SECONDS)
+            leave()
         except (BloomError, *FAULTS) as error:
             logger.error(
                 "This worker could not leave the queue %r: %s. Its requests wait again after BLOOMFILTER_LEASE = %g s",
@@ -396,7 +396,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     plural(self._kept, "failed request"),
                     ", ".join(repr(queue.keys.failed) for queue in self._queues),
                 )
-            self.df.report.end()
+            self._report.end()
 
     def flush(self) -> None:
         """Refuse to delete the queue beside other workers; see `_refuse_call`."""
@@ -435,6 +435,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     # Requests.
 
+    def _note_repeat(self, request: Request) -> None:
+        """Log and count a repeat."""
+        call_safely(self.df.log, request, self.spider)
+
     def _note_start(self, request_or_item: object) -> None:
         self._start = request_or_item
 
@@ -465,7 +469,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 logger.warning("%s failed, and is not kept for the next run: it cannot be serialized", request)
             elif has_failed:
                 self._kept += 1
-                self._notifier.count(FAILED)
+                self._report.count(FAILED)
         self._failed.intersection_update(self._taken)
 
     def _note_heartbeats(self) -> None:
@@ -486,7 +490,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._note_finished()
         self._note_heartbeats()
         self._delivery.confirm()
-        self.df.report.update()
+        self._report.update()
         try:
             return self._delivery.deliver(rest=_REST_SECONDS)
         except RedisUnreachableError:
@@ -500,10 +504,22 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             raise CloseSpider(engine.UNUSABLE)
         if self._worker.may_finish and self._worker.is_idle and not delivery.is_silent:
             if any(report.has_lost for report in delivery.reports):
-                report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
+                engine.report_at_exit(
+                    f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing"
+                )
                 raise CloseSpider(QUEUE_LOST)
             return
-        delivery.wakeup.set(self._idle_backoff.next_pause())
+        now = self._runtime.monotonic()
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        if now - self._idle_since > 2 * MAX_PAUSE and not self._has_waited:
+            self._has_waited = True
+            logger.info(
+                "This worker is idle and waits for others: they hold requests that may lead to more, or are silent "
+                "and lose their leases after BLOOMFILTER_LEASE = %g s",
+                self._config.lease,
+            )
+        # Soon at first: the others may be about to finish.
+        delivery.wakeup.set(min(max(MIN_PAUSE, now - self._idle_since), MAX_PAUSE))
         raise DontCloseSpider
 
     def _disconnect(self) -> None:
@@ -518,10 +534,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if status == b"WRONGTYPE":
             return foreign_key(mine, details[0].decode())
         if status == b"MISMATCH":
-            try:
-                self._parameters.verify(mine, details[0].decode())
-            except MismatchError as error:
-                return error
+            self._parameters.verify(mine, details[0].decode())
         if status == b"PARTITIONS":
             return another_count(self._config.partitions, f"in the queue {queue!r}", int(details[0]))
         spider, of_filter = (each.decode() for each in details)
@@ -571,10 +584,10 @@ def _require_queue(settings: BaseSettings) -> None:
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, and a list has no "
             "command with the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's SCHEDULER"
         )
-    for name in ("push", "pop", "clear"):
-        if getattr(kind, name) is not getattr(PriorityQueue, name):
-            raise ConfigError(
-                f"SCHEDULER_QUEUE_CLASS = {path!r}: overrides {name}, which BloomScheduler never calls, since one "
-                "script queues and leases many requests. Set the priority of requests in a spider middleware instead, "
-                "or SCHEDULER_SERIALIZER, or scrapy-redis's SCHEDULER"
-            )
+    own = [name for name in _CALLS if getattr(kind, name) is not getattr(PriorityQueue, name)]
+    if own:
+        raise ConfigError(
+            f"SCHEDULER_QUEUE_CLASS = {path!r}: overrides {own[0]}, which BloomScheduler never calls, since one script "
+            "queues and leases many requests. Set the priority of requests in a spider middleware instead, or "
+            "SCHEDULER_SERIALIZER, or scrapy-redis's SCHEDULER"
+        )

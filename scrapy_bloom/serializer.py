@@ -165,24 +165,16 @@ def _refusals(path: str, value: Any, depth: int) -> Iterator[str]:
     if kind in _CONTAINERS and value and depth > _MAX_DEPTH:
         yield f"{path[:80]}: nests deeper than {_MAX_DEPTH} levels, or contains itself; store a flatter value"
     elif kind in _CONTAINERS:
-        yield from chain.from_iterable(_refusals(*part, depth + 1) for part in _parts(path, value))
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
+        if kind is dict:
+            parts = [(f"a key of {path}", key) for key in value] + [(f"{path}[{key!r}]", value[key]) for key in value]
+        yield from chain.from_iterable(_refusals(*part, depth + 1) for part in parts)
     elif kind not in _SCALARS and not _is_link_text(value):
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         yield (
             f"{path}: {'an' if name[0] in 'aeiou' else 'a'} {name} cannot be restored; store its contents as str, "
             "bytes, int, float, bool, None, list, tuple, set, frozenset or dict, of exactly these types"
         )
-
-
-def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a container, each with its path."""
-    if isinstance(value, dict):
-        yield from ((f"a key of {path}", key) for key in value)
-        yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, (list, tuple)):
-        yield from ((f"{path}[{number}]", part) for number, part in enumerate(value))
-    else:
-        yield from ((f"an element of {path}", part) for part in value)
 
 
 def _is_link_text(value: Any) -> bool:

@@ -35,9 +35,7 @@ class Option(Generic[Number]):
         meaning: the meaning in the documentation; up to a semicolon, in errors, too.
         least: the smallest allowed number.
         limit: the smallest number that is too large; infinity is never allowed.
-        is_integer: only whole numbers are allowed.
-        or_zero: 0 is allowed, too, and means `zero`.
-        zero: the value that 0 stands for.
+        or_zero: 0 is allowed, too. It always is if the default is None, and the same then.
     """
 
     name: str
@@ -46,9 +44,12 @@ class Option(Generic[Number]):
     meaning: str
     least: float = 0
     limit: float = math.inf
-    is_integer: bool = False
     or_zero: bool = False
-    zero: int | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """True if only whole numbers are allowed."""
+        return isinstance(self.default, int)
 
     @property
     def setting(self) -> str:
@@ -64,14 +65,16 @@ class Option(Generic[Number]):
         """Return the number that a value stands for: `1e8`, `100_000_000` and `"1e8"` are the same.
 
         Args:
-            value: a number, its text, or None for an option whose `zero` is None.
+            value: a number, its text, or None if that is the default.
 
         Raises:
             ConfigError: the value is invalid; the text has the name, the value, the allowed values and advice.
         """
-        if self.or_zero and (value is self.zero or _number(value) == 0):
-            return self.zero  # type: ignore[return-value]  # `zero` is a value of such an option
         number = _number(value)
+        if self.default is None and (value is None or number == 0):
+            return self.default
+        if self.or_zero and number == 0:
+            return 0
         if number is None or not self.least <= number < self.limit or (self.is_integer and number != int(number)):
             meaning = self.meaning.partition(";")[0]
             raise ConfigError(f"{self.label} = {value!r}: must {self.allowed}; set the {meaning}")
@@ -100,7 +103,6 @@ CAPACITY = Option[int](
     "be a whole number of at least 1",
     "expected number of distinct requests; a layer takes at most 34 GB",
     least=1,
-    is_integer=True,
 )
 ERROR_RATE = Option[float](
     "error_rate",
@@ -116,7 +118,6 @@ EXPANSION = Option[int](
     2,
     "be a whole number of at least 0",
     "growth factor of each further layer; 1: equal layers; 0: the filter never grows",
-    is_integer=True,
 )
 TTL = Option[float | None](
     "ttl",
@@ -125,14 +126,12 @@ TTL = Option[float | None](
     "be 0 (forever) or at least 1 second",
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
     least=1.0,
-    or_zero=True,
 )
 CACHE_SIZE = Option[int](
     "cache_size",
     65_536,
     "be a whole number of at least 0",
     "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache",
-    is_integer=True,
 )
 RETRY_TIMEOUT = Option[float](
     "retry_timeout",
@@ -148,7 +147,6 @@ BATCH_SIZE = Option[int](
     "number of requests that `BloomScheduler` checks and queues in one batch",
     least=1,
     limit=1001,
-    is_integer=True,
 )
 LEASE = Option[float](
     "lease",
@@ -164,9 +162,7 @@ MAX_DELIVERIES = Option[int](
     "be 0 (no limit) or a whole number of at least 2",
     "number of workers whose deaths with the same request make it a dead letter; 0: no limit",
     least=2,
-    is_integer=True,
     or_zero=True,
-    zero=0,
 )
 
 PARTITIONS = Option[int](
@@ -176,7 +172,6 @@ PARTITIONS = Option[int](
     "number of parts of the queue and the filter of `BloomScheduler`, each in its own slot of a cluster",
     least=1,
     limit=1025,
-    is_integer=True,
 )
 
 # In the order of the documentation.
@@ -382,22 +377,3 @@ def read_flag(settings: BaseSettings, name: str) -> bool:
         return settings.getbool(name)
     except (TypeError, ValueError):
         raise ConfigError(f"{name} = {settings.get(name)!r}: must be True or False; set either") from None
-
-
-def read_seconds(settings: BaseSettings, name: str) -> int:
-    """Return a setting in whole seconds, read as Scrapy does.
-
-    Args:
-        settings: the crawl's settings.
-        name: the setting, 0 by default.
-
-    Raises:
-        ConfigError: the value is not a whole number of at least 0.
-    """
-    try:
-        seconds = settings.getint(name)
-    except (TypeError, ValueError):
-        seconds = -1
-    if seconds < 0:
-        raise ConfigError(f"{name} = {settings.get(name)!r}: must be a whole number of at least 0; set seconds")
-    return seconds

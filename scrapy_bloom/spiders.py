@@ -15,7 +15,6 @@ from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.exit_report import reports_at_exit
 from scrapy_bloom.queue.keys import start_key_of
 from scrapy_bloom.queue.start_urls import StartUrl, StartUrls
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -182,7 +181,7 @@ class LeasedStartUrls:
     _start_url_feed: StartUrlFeed | None = None
     _runtime: ClassVar[Runtime] = RUNTIME
 
-    @reports_at_exit()
+    @engine.reports_at_exit()
     def setup_redis(self, crawler: Crawler | None = None) -> None:
         """Connect as scrapy-redis does, and lease start URLs.
 

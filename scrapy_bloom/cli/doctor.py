@@ -38,10 +38,9 @@ from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings
 from scrapy_bloom.spiders import LeasedStartUrls, bypasses_fetch_data
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
-from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
 from scrapy_bloom.transport.scripts import Script
-from scrapy_bloom.transport.server_info import evicts, policy
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import as_text, plural
-from scrapy_bloom.transport.server_info import run_id
+from scrapy_bloom.transport.connect import run_id
 
 _BATCH = 500
 _SCHEME_OF_SETS = "scrapy-redis"

@@ -11,6 +11,7 @@ for example:
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import count, takewhile
@@ -19,17 +20,18 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
-from scrapy_bloom.codec import described
 from scrapy_bloom.errors import ConfigError, RefusedError
-from scrapy_bloom.filter.hashing import digest
 from scrapy_bloom.filter.info import read_filter
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import plural
+from scrapy_bloom.transport.failures import hide_credentials
 from scrapy_bloom.transport.scripts import Script
 
 _REQUEUE = Script("requeue", "filter", "queue")
 _BATCH, _SHOWN = 100, 20
+_URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         if not options.dry_run:
             _requeue(part, queue, chosen)
         for member, _ in chosen[: _SHOWN if options.dry_run else 0]:
-            console.note(described(member))
+            console.note(_described(member))
         kept, matching = kept + len(found), matching + len(chosen)
         states.append(part.inspect_queue(queue.keys.queue))
     kind, field = ("failed request", "failed") if options.failed else ("dead letter", "dead_letters")
@@ -96,3 +98,9 @@ def _requeue(target: Place, queue: RequestQueue, found: Sequence[tuple[bytes, by
         call = partial(_REQUEUE.call, target.client, queue.keys.of_scripts(queue.filter_key), arguments)
         if target.retry(call) < 0:
             raise RefusedError(f"the filter at {queue.filter_key!r} was replaced meanwhile: run it again")
+
+
+def _described(member: bytes) -> str:
+    """Return a stored request as a readable line, with its URL, without loading it."""
+    url = _URL.search(member)
+    return f"{hide_credentials(url[0].decode()) if url else 'no URL'} ({plural(len(member), 'byte')})"

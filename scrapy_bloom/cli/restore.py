@@ -29,8 +29,8 @@ from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import plural
+from scrapy_bloom.transport.connect import run_id
 from scrapy_bloom.transport.failures import FAULTS
-from scrapy_bloom.transport.server_info import run_id
 
 _DAY = 86_400_000  # ms
 # In TTLs, as `filter.lua` has it.

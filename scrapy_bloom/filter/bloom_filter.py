@@ -7,7 +7,6 @@ and its new items are owed to the caller. A server without the last number went 
 emptied, as after any loss. Each filter has an id of its own; a call that meets another id, or none, changes nothing.
 """
 
-import contextlib
 import logging
 import math
 import os
@@ -23,9 +22,8 @@ from redis.exceptions import ResponseError
 from scrapy_bloom import settings
 from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
-from scrapy_bloom.filter import hashing
 from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_reply, foreign_key
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.parameters import FilterParameters, digest
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.text import LimitedWarnings
 from scrapy_bloom.transport.connect import Client, is_cluster, require_usable
@@ -130,7 +128,12 @@ class BloomFilter:
         must_exist: bool = False,
     ) -> None:
         parameters = FilterParameters(capacity, error_rate, expansion, ttl, fingerprint).require_size()
-        self.key = _key_as_text(key)
+        try:
+            self.key = _as_item(key).decode()
+        except (TypeError, ValueError):
+            self.key = ""
+        if not self.key:
+            raise ConfigError(f"key = {key!r}: must be text, or text in UTF-8; pass the name of the filter's key")
         self.parameters = parameters
         self.counters = Counters()
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(settings.CACHE_SIZE.read(cache_size))
@@ -212,9 +215,7 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        if self.is_cached(item):
-            return False
-        return self.add_many([item])[0]
+        return not self.is_cached(item) and self.add_many([item])[0]
 
     def is_cached(self, item: Item) -> bool:
         """Return whether the cache knows, without a round trip, that an item was added.
@@ -264,18 +265,16 @@ class BloomFilter:
             [True, True, False]
             >>> bloom.clear()
         """
-        batch = _as_items(items)
-        self._begin()
+        batch = self._begin(items)
         clearings, known, owed = self._clearings, self._cache.get, self._owed
-        asked = {item: None for item in batch if not known(item)}
+        asked = dict.fromkeys(item for item in batch if not known(item))
         for part in _parts([*asked]):
-            self._add(part)
-        if self._clearings != clearings:
-            # The filter may have lost or forgotten items of the cache.
+            self._number_call(_ADD, part)
+        if self._clearings != clearings:  # the filter may have lost or forgotten items of the cache
             cached = dict.fromkeys(item for item in batch if item not in asked)
             asked |= cached
             for part in _parts([*cached]):
-                self._add(part)
+                self._number_call(_ADD, part)
         new = owed.intersection(batch)
         try:
             results = []
@@ -315,8 +314,7 @@ class BloomFilter:
             [True, False]
             >>> bloom.clear()
         """
-        batch = _as_items(items)
-        self._begin()
+        batch = self._begin(items)
         return [found for part in _parts(batch) for found in self._look_up(part)]
 
     def forget(self, item: Item) -> bool:
@@ -370,9 +368,9 @@ class BloomFilter:
             ([True, False], [False, True])
             >>> bloom.clear()
         """
-        batch = _as_items(items)
-        self._begin()
-        forgotten = {item for part in _parts([*dict.fromkeys(batch)]) for item in self._forget(part)}
+        batch = self._begin(items)
+        parts = _parts([*dict.fromkeys(batch)])
+        forgotten = {item for part in parts for item in self._number_call(_FORGET, part)}
         self.forget_cached()
         return [item in forgotten for item in batch]
 
@@ -394,7 +392,7 @@ class BloomFilter:
         """
         self._begin()
         while True:
-            status, *reply = self._call(_INFO, self._id)
+            status, *reply = self._send(_INFO, [self.key], [self._id])
             if status == b"OK":
                 return describe_reply(self.parameters, reply)
             self._open()
@@ -414,10 +412,10 @@ class BloomFilter:
         """
         self._begin()
         self.close()
-        is_there = True
-        while is_there and not self._call(_DELETE, self._id):  # another filter is there, or none
+        while not self._send(_DELETE, [self.key], [self._id]):  # another filter is there, or none
             self._id = ""
-            is_there = self._open(creates=False)
+            if not self._open(creates=False):
+                break
         self._id = ""
         self._owed.clear()
         self.forget_cached()
@@ -455,7 +453,13 @@ class BloomFilter:
         self._clearings += 1
         self._cache.clear()
 
-    def _begin(self) -> None:
+    def _begin(self, items: Iterable[Item] = ()) -> list[bytes]:
+        """Prepare a call, and return the bytes of its items; all are checked before anything is sent."""
+        if isinstance(items, (str, bytes)):
+            raise TypeError(
+                f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
+            )
+        batch = [_as_item(item) for item in items]
         if os.getpid() != self._process:
             # The parent settles its call, and gets the items that it is owed.
             self._process, self._record, self._unsettled = os.getpid(), "", None
@@ -463,28 +467,17 @@ class BloomFilter:
         if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
             self._cache_until = math.inf
             self.forget_cached()
+        return batch
 
     def _remember(self, items: Iterable[bytes]) -> None:
         for item in items:
             self._cache.put(item, True)
 
-    def _add(self, items: list[bytes]) -> None:
-        """Add distinct items, let the new ones be owed, and cache all."""
-        if self._unsettled is not None:
-            self._settle(self._unsettled)
-        self._settle(_Numbered(_ADD, items))
-
-    def _forget(self, items: list[bytes]) -> set[bytes]:
-        """Forget distinct items, and return the known ones."""
-        if self._unsettled is not None:
-            self._settle(self._unsettled)
-        return self._settle(_Numbered(_FORGET, items))
-
     def _look_up(self, items: list[bytes]) -> list[bool]:
         """Return for each item whether the filter has it."""
         for _ in range(_MOST_LOSSES):
-            digests = [hashing.digest(item, self._secret) for item in items]
-            status, *reply = self._call(_CONTAINS, self._id, *digests)
+            digests = [digest(item, self._secret) for item in items]
+            status, *reply = self._send(_CONTAINS, [self.key], [self._id, *digests])
             if status == b"OK":
                 self._note_reply(reply)
                 flags = [flag == _NEW for flag in reply[0]]
@@ -494,10 +487,14 @@ class BloomFilter:
                 break
         return [False] * len(items)
 
+    def _number_call(self, script: Script, items: list[bytes]) -> set[bytes]:
+        """Settle the call before, then execute one with distinct items; return those with the flag '1'."""
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
+        return self._settle(_Numbered(script, items))
+
     def _settle(self, call: _Numbered) -> set[bytes]:
-        """Execute a numbered call, and return the items with the flag '1'."""
-        if not call.items:
-            return set()
+        """Execute a numbered call, and return the items with the flag '1'; of an addition, they are owed."""
         for _ in range(_MOST_LOSSES):
             is_idle = self._runtime.monotonic() > self._contact + _IDLE_SECONDS
             if not self._record or (is_idle and not call.doubt):
@@ -526,25 +523,20 @@ class BloomFilter:
     def _send_numbered(self, call: _Numbered) -> Any:
         # The node of a slot that is being moved refuses a script with a key that never exists, before its first write.
         keys = [self.key, self._record, f"{self._tag}:absent"]
-        digests = [hashing.digest(item, self._secret) for item in call.items]
+        digests = [digest(item, self._secret) for item in call.items]
 
         def attempt() -> Any:
             try:
                 return call.script.call(self._client, keys, [self._id, call.number, call.doubt, *digests])
-            except FAULTS as error:
-                is_in_part = isinstance(error, ResponseError) and not was_not_executed(error)
-                if is_in_part or not was_not_executed(error):
-                    call.doubt = max(call.doubt, _IN_PART if is_in_part else _REPEATED)
-                raise
-            except BaseException:
-                call.doubt = max(call.doubt, _REPEATED)
+            except BaseException as error:
+                if not isinstance(error, FAULTS) or not was_not_executed(error):
+                    call.doubt = max(call.doubt, _IN_PART if isinstance(error, ResponseError) else _REPEATED)
                 raise
 
         try:
             return self._execute(attempt)
         except RefusedError:
-            if call.doubt == _NO_DOUBT:
-                self._unsettled = None
+            self._unsettled = call if call.doubt else None
             raise
 
     def _open(self, *, flush: bool = False, creates: bool = True, is_caller: bool = False) -> bool:
@@ -556,30 +548,26 @@ class BloomFilter:
         if flush or is_caller:
             self._record, self._number = "", 0
             keys.append(f"{self._tag}:call:{secrets.token_hex(8)}")
-        status, *reply = self._find(keys, flush=flush, creates=creates and not self._must_exist)
-        if status == b"NONE" and self._must_exist:
-            raise WrongTypeError(f"there is no filter at {self.key!r}: it was deleted, or no crawl has used it yet")
-        if status == b"NONE":
+        new = self.parameters.to_create
+        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new(sizes=False), 0, ""])
+        if reply[0] == b"NONE" and creates and not self._must_exist:
+            reply = self._send(_OPEN, keys, [*new(sizes=True), int(flush), self._id or self._lost_id])
+        if reply[0] == b"FOREIGN":
+            raise foreign_key(self.key, reply[1].decode())
+        if reply[0] == b"NONE":
+            if self._must_exist:
+                raise WrongTypeError(f"there is no filter at {self.key!r}: it was deleted, or no crawl has used it yet")
             self._change_to("")
             return False
-        stored_id, self._secret, parameters, forgets, lost, layers = reply
+        _, stored_id, self._secret, parameters, forgets, lost, layers = reply
         self.parameters.verify(self.key, parameters.decode())
         self._change_to(stored_id.decode())
         self._state, self._contact = (forgets, lost), self._runtime.monotonic()
         if len(keys) > 1:
-            while not layers and self._call(_ALLOCATE, self._id):
+            while not layers and self._send(_ALLOCATE, [self.key], [self._id]):
                 pass
             self._record = keys[1]
         return True
-
-    def _find(self, keys: list[str], *, flush: bool, creates: bool) -> list[Any]:
-        new = self.parameters.to_create
-        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new(sizes=False), 0, ""])
-        if reply[0] == b"NONE" and creates:
-            reply = self._send(_OPEN, keys, [*new(sizes=True), int(flush), self._id or self._lost_id])
-        if reply[0] == b"FOREIGN":
-            raise foreign_key(self.key, reply[1].decode())
-        return reply
 
     def _change_to(self, new_id: str) -> None:
         """Note the id of the filter at the key, "" for none. Another one than before is a loss, unless all expired."""
@@ -609,9 +597,6 @@ class BloomFilter:
         self._warnings.warn(text, *arguments)
         self.forget_cached()
 
-    def _call(self, script: Script, *args: str | bytes | int) -> Any:
-        return self._send(script, [self.key], args)
-
     def _send(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
         return self._execute(lambda: script.call(self._client, keys, args))
 
@@ -630,15 +615,6 @@ def _parts(items: list[bytes]) -> Iterator[list[bytes]]:
     return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
 
 
-def _as_items(items: Iterable[Item]) -> list[bytes]:
-    """Return the bytes of items; all are checked before anything is sent."""
-    if isinstance(items, (str, bytes)):
-        raise TypeError(
-            f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
-        )
-    return [_as_item(item) for item in items]
-
-
 def _as_item(item: Item) -> bytes:
     """Return the bytes of an item."""
     if isinstance(item, bytes):
@@ -651,11 +627,3 @@ def _as_item(item: Item) -> bytes:
         raise ConfigError(
             f"str {item!r}: an item must be text that UTF-8 can encode; pass other text as bytes"
         ) from None
-
-
-def _key_as_text(key: str | bytes) -> str:
-    """Return a key as text; bytes name the same key."""
-    if key and isinstance(key, (str, bytes)):
-        with contextlib.suppress(UnicodeError):
-            return (key.encode() if isinstance(key, str) else key).decode()
-    raise ConfigError(f"key = {key!r}: must be text, or text in UTF-8; pass the name of the filter's key")

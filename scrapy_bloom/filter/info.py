@@ -1,19 +1,17 @@
 """Read and describe a stored filter, without its parameters and without changing it; and count a process's work."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import START_ANEW, WrongTypeError
 from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.hashing import digest
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.parameters import FilterParameters, digest
 from scrapy_bloom.filter.sizing import LayerSize
 from scrapy_bloom.text import as_text
-from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.connect import at_key
 from scrapy_bloom.transport.scripts import Script
 
 _INFO, _PLACES = Script("info", "filter"), Script("places", "filter")
@@ -125,40 +123,35 @@ def describe_reply(parameters: FilterParameters, reply: Sequence[Any]) -> Filter
     first = LayerSize(*map(int, sizes.split(b";")[0].split()))
     stored = [(LayerSize(*size), items, created / 1000) for *size, items, created in layers]
     by_layer = tuple(_describe_layer(parameters, *layer) for layer in stored or [(first, 0, 0.0)])
-    bits = sum(layer.bits for layer in by_layer)
     return FilterInfo(
         capacity=parameters.capacity,
         error_rate=parameters.error_rate,
         layers=len(by_layer),
-        shards=sum(layer.shards for layer in by_layer),
         lost_shards=lost,
         forgotten=forgotten,
-        bits=bits,
         hashes=by_layer[-1].hashes,
-        memory_bytes=sum(layer.memory_bytes for layer in by_layer),
-        fill_ratio=sum(layer.fill_ratio * layer.bits for layer in by_layer) / bits,
-        count=sum(layer.count for layer in by_layer),
-        current_error_rate=sum(layer.current_error_rate for layer in by_layer),
         by_layer=by_layer,
+        current_error_rate=sum(layer.current_error_rate for layer in by_layer),
+        **_sums(by_layer, "shards", "bits", "memory_bytes", "count"),
     )
 
 
 def sum_of(infos: Sequence[FilterInfo]) -> FilterInfo:
     """Return the sum of the filters of a crawl's partitions; an item is in one of them."""
-    if len(infos) == 1:
-        return infos[0]
-    layers = tuple(layer for info in infos for layer in info.by_layer)
-    counts = ("capacity", "shards", "lost_shards", "forgotten", "bits", "memory_bytes", "count")
-    bits = sum(info.bits for info in infos)
     return replace(
         infos[0],
         layers=max(info.layers for info in infos),
         hashes=max(info.hashes for info in infos),
-        fill_ratio=sum(info.fill_ratio * info.bits for info in infos) / bits,
+        by_layer=tuple(layer for info in infos for layer in info.by_layer),
         current_error_rate=sum(info.current_error_rate for info in infos) / len(infos),
-        by_layer=layers,
-        **{name: sum(getattr(info, name) for info in infos) for name in counts},
+        **_sums(infos, "capacity", "shards", "lost_shards", "forgotten", "bits", "memory_bytes", "count"),
     )
+
+
+def _sums(parts: Sequence[FilterInfo | LayerInfo], *names: str) -> dict[str, Any]:
+    """Return the sums of some fields, and the fill ratio of all bits."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+    return {**sums, "fill_ratio": sum(part.fill_ratio * part.bits for part in parts) / sums["bits"]}
 
 
 def _describe_layer(parameters: FilterParameters, size: LayerSize, count: int, created: float) -> LayerInfo:
@@ -230,27 +223,29 @@ def read_filter(client: Any, key: str) -> StoredFilter | None:
         WrongTypeError: the key holds foreign data.
     """
     while True:
-        described = _describe(client, key)
-        if described is None:
+        kind = as_text(client.type(key))
+        if kind == "none":
             return None
-        name, secret, text, partitions = described
-        given = json.loads(text)
-        names = [field.name for field in fields(FilterParameters) if field.init and field.name in given]
-        parameters = FilterParameters(**{name: given[name] for name in names})
-        parameters.verify(key, text.decode())
+        if kind != "hash":
+            raise foreign_key(key, kind, members=client.scard(key) if kind == "set" else 0)
+        fields = "id", "secret", "parameters", "partitions"
+        name, secret, text, partitions = client.execute_command("HMGET", key, *fields, **{NEVER_DECODE: []})
+        if None in (name, secret, text):
+            if client.exists(key):
+                raise foreign_key(key, kind)
+            continue
+        parameters = FilterParameters.of_text(key, text.decode())
         status, *reply = _INFO.call(client, [key], [name])
         if status == b"OK":  # otherwise another filter has replaced it
             left = client.pttl(key)
             info = describe_reply(parameters, reply)
             expiry = left / 1000 if left >= 0 else None
-            number = int(partitions or 0)
-            return StoredFilter(key, name.decode(), secret, parameters, info, number, expiry)
+            return StoredFilter(key, name.decode(), secret, parameters, info, int(partitions or 0), expiry)
 
 
 def server_time(client: Any, key: str) -> int:
-    """Return the time in ms of the server that has a key: another node of a cluster may be away."""
-    options = {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}
-    seconds, microseconds = client.time(**options)
+    """Return the time in ms of the server that has a key."""
+    seconds, microseconds = client.time(**at_key(client, key))
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
@@ -259,25 +254,6 @@ def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place]
     found, is_forgotten = _PLACES.call(client, [stored.key], [stored.id, digest(item, stored.secret)])
     places = [Place(int(layer), key.decode(), bool(seen), bool(lost)) for layer, key, seen, lost in found]
     return places, bool(is_forgotten)
-
-
-def _describe(client: Any, key: str) -> list[Any] | None:
-    """Return id, secret, parameters and partitions of the filter at a key, or None if the key is empty."""
-    while (kind := as_text(client.type(key))) != "none":
-        if kind != "hash":
-            raise _foreign(client, key, kind)
-        names = "id", "secret", "parameters", "partitions"
-        found: list[Any] = client.execute_command("HMGET", key, *names, **{NEVER_DECODE: []})
-        if None not in found[:3]:
-            return found
-        if client.exists(key):
-            raise _foreign(client, key, kind)
-    return None
-
-
-def _foreign(client: Any, key: str, kind: str) -> WrongTypeError:
-    """Return the error for foreign data at a filter's key."""
-    return foreign_key(key, kind, members=client.scard(key) if kind == "set" else 0)
 
 
 def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
@@ -289,9 +265,8 @@ def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
         members: the members of a SET, if they were counted.
     """
     if kind == "set":
-        counted = f" of {members:,} members" if members else ""
         return WrongTypeError(
-            f"the key {key!r} holds a SET{counted}, as scrapy-redis leaves it: import it by `scrapy bloom import` with "
-            f"the spider's name or --key, {OTHER_KEY}, or {START_ANEW}"
+            f"the key {key!r} holds a SET{f' of {members:,} members' if members else ''}, as scrapy-redis leaves it: "
+            f"import it by `scrapy bloom import` with the spider's name or --key, {OTHER_KEY}, or {START_ANEW}"
         )
     return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {OTHER_KEY}")

@@ -1,17 +1,30 @@
-"""The parameters that all processes of a filter share."""
+"""What all processes of a filter agree on: its parameters, and the digests from which it takes an item's bits.
+
+A digest is keyed with the filter's secret. Without a secret anybody could compute a few URLs whose bits cover those of
+another page, offline and once for every filter. Source: Gerbet, Kumar and Lauradoux, "The Power of Evil Choices in
+Bloom Filters", 2015. BLAKE2b is cryptographic, so strangers may choose the items. It takes 0.5 us for a URL, where four
+mmh3 digests take 0.25 us.
+"""
 
 import json
 import math
 import secrets
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import blake2b
 from typing import Any, Self
 
 from scrapy_bloom import settings
 from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError
-from scrapy_bloom.filter import hashing, sizing
+from scrapy_bloom.filter import sizing
 from scrapy_bloom.text import as_number
 
 FORMAT = 1
+SCHEME = "blake2b-512 blocked"
+
+
+def digest(item: bytes, secret: bytes) -> bytes:
+    """Return the 64 bytes of an item in the filter with this secret, which choose its block and its bits."""
+    return blake2b(item, key=secret).digest()
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class FilterParameters:
     expansion: int = settings.EXPANSION.default
     ttl: float | None = settings.TTL.default
     fingerprint: str = "bytes"
-    hash: str = field(default=hashing.SCHEME, init=False)
+    hash: str = field(default=SCHEME, init=False)
 
     def __post_init__(self) -> None:
         for name, value in self.arguments().items():
@@ -48,6 +61,18 @@ class FilterParameters:
         """
         given = cls(config.capacity, config.error_rate, config.expansion, config.ttl, fingerprint)
         return given.require_size(config.partitions)
+
+    @classmethod
+    def of_text(cls, key: str, text: str) -> Self:
+        """Return the parameters that the filter at `key` stores.
+
+        Raises:
+            MismatchError: the filter has a newer format, or another hash scheme.
+        """
+        stored = json.loads(text)
+        parameters = cls(**{each.name: stored[each.name] for each in fields(cls) if each.init and each.name in stored})
+        parameters.verify(key, text)
+        return parameters
 
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""
@@ -91,7 +116,7 @@ class FilterParameters:
         These are the parameters, a new id and secret, the TTL in ms, and the sizes of the layers.
         """
         text = "".join("{} {} {} {};".format(*size) for size in self.sizes()) if sizes else ""
-        return self.to_json(), secrets.token_hex(8), hashing.new_secret(), round((self.ttl or 0) * 1000), text
+        return self.to_json(), secrets.token_hex(8), secrets.token_hex(16), round((self.ttl or 0) * 1000), text
 
     def to_json(self) -> str:
         """Return the text that a filter stores."""

@@ -1,4 +1,3 @@
 -- KEYS: the filter. ARGV: its id, an item. Returns the result of `filter.places`, of another filter nothing.
 local f = filter.open(KEYS[1], ARGV[1])
-if not f then return {{}, 0} end
-return {filter.places(f, ARGV[2])}
+return f and {filter.places(f, ARGV[2])} or {{}, 0}

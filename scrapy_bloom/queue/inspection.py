@@ -16,6 +16,8 @@ from scrapy_bloom.transport.scripts import Script
 _INSPECT = Script("inspect")
 # The types of queues; scrapy-redis has lists, too.
 _KINDS = ("zset", "list", "none")
+# The fields of a crawl that are text.
+_TEXTS = "id", "filter", "spider"
 # Places of the fields of a registration, as `queue.lua` lists them.
 _HELD, _CONTACT, _LEASE = 1, 6, 7
 
@@ -117,9 +119,7 @@ def inspect(client: Any, queue: str) -> QueueState:
     if kind not in _KINDS:
         raise WrongTypeError(f"the key {queue!r} holds a {kind} that is not a queue: give the --queue")
     fields = {name.decode(errors="replace"): value for name, value in zip(crawl[::2], crawl[1::2], strict=True)}
-    crawl_id, filter_key, spider = (
-        fields.get(name, b"").decode(errors="replace") for name in ("id", "filter", "spider")
-    )
+    crawl_id, filter_key, spider = (fields.get(name, b"").decode(errors="replace") for name in _TEXTS)
     # The next script of a worker would note this loss.
     missing = max(0, int(fields.get("waiting", 0)) - waiting)
     return QueueState(

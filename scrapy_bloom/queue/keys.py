@@ -52,12 +52,8 @@ class QueueKeys:
 
     def of_scripts(self, filter_key: str) -> tuple[str, ...]:
         """Return KEYS of the queue's scripts, in the order of `queue.lua`."""
-        return filter_key, *self._single, self.absent
-
-    @property
-    def _single(self) -> tuple[str, ...]:
         of_crawl = self.queue, self.crawl, self.departed
-        return (*of_crawl, self.dead_letters, self.failed, self.deliveries, self.suspects)
+        return (filter_key, *of_crawl, self.dead_letters, self.failed, self.deliveries, self.suspects, self.absent)
 
     def of_worker(self, worker: str) -> tuple[str, ...]:
         """Return the sorted sets of a worker's leases, and of the requests that its last exchange took."""
@@ -74,7 +70,7 @@ class QueueKeys:
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its other keys."""
-        return key in (*self._single, self.absent) or key.startswith(self._of_workers)
+        return key in self.of_scripts(self.queue) or key.startswith(self._of_workers)
 
 
 class StartKeys:
@@ -134,9 +130,7 @@ def _in_partition(key: str, number: int) -> str:
 
 def tagged(key: str) -> str:
     """Return the prefix of keys that a cluster keeps in the slot of `key`, unless that has an unpaired brace."""
-    _, brace, rest = key.partition("{")
-    has_tag = bool(brace) and rest.find("}") > 0
-    return key if has_tag else f"{{{key}}}"
+    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"
 
 
 def queue_name(template: str, spider: object) -> str:
@@ -210,7 +204,7 @@ class FilterKey:
         return self
 
     @classmethod
-    def of_workers(cls, settings: BaseSettings, spider: object, *, is_clustered: bool) -> Self:
+    def of_workers(cls, settings: BaseSettings, spider: object, is_clustered: bool) -> Self:
         """Return the key that all workers of a spider share, under scrapy-redis's Scheduler and its subclasses.
 
         Without SCHEDULER_DUPEFILTER_KEY it is scrapy-redis's default, and on a cluster a key in the queue's slot.

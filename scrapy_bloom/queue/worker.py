@@ -48,7 +48,7 @@ from itertools import islice
 from typing import Any, Self
 
 from scrapy_bloom.cache import TwoGenerationCache
-from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.values import (
     Call,
     Entry,

@@ -49,6 +49,27 @@ def is_cluster(client: Any) -> bool:
     return hasattr(client, "get_primaries")
 
 
+def at_key(client: Any, key: str) -> dict[str, Any]:
+    """Return redis-py's options to address the server that has a key: another node of a cluster may be away."""
+    return {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}
+
+
+def run_id(client: Any, key: str) -> str:
+    """Return the id of the server process that has a key: another one after a restart or a failover."""
+    return str(client.info("server", **at_key(client, key)).get("run_id"))
+
+
+def evicts(info: Mapping[str, Any], *, expires: bool) -> bool:
+    """Return whether a full server with this INFO evicts keys, which `expires` says have an expiry."""
+    policies = ("allkeys-", "volatile-") if expires else ("allkeys-",)
+    return bool(info.get("maxmemory")) and policy(info).startswith(policies)
+
+
+def policy(info: Mapping[str, Any]) -> str:
+    """Return the maxmemory-policy of an INFO; managed servers may hide it."""
+    return str(info.get("maxmemory_policy", "unknown"))
+
+
 def require_usable(client: Any) -> Any:
     """Return the client unchanged. Errors show its type only.
 
@@ -153,32 +174,19 @@ def connect(settings: BaseSettings) -> Any:
     require_url(given.url)
     _require_class(given)
     try:
-        client = _make(given)
+        client = get_redis_from_settings(given.for_scrapy_redis())
+        options = client.get_connection_kwargs()
+        if not is_cluster(client):  # redis-py alone would refuse invalid options when it connects
+            client.connection_pool.connection_class(**options)
+        for name in _TIMEOUTS:  # others would not wait for a reply
+            value = options.get(name)
+            if value is not None and not (isinstance(value, (int, float)) and 0 < value < _MAX_TIMEOUT):
+                raise ValueError(f"Invalid value for '{name}'")
     except (BloomError, *FAULTS):
         raise
     except Exception as error:  # any error of redis-py or of a user's class
         raise _refusal(given, error) from None
     return disable_client_retries(require_usable(client))
-
-
-def _make(given: RedisSettings) -> Any:
-    """Return a client. Invalid options raise here; redis-py alone would raise when it connects."""
-    client = get_redis_from_settings(given.for_scrapy_redis())
-    if is_cluster(client):
-        _require_timeouts(client.get_connection_kwargs())
-    else:
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)
-        _require_timeouts(pool.connection_kwargs)
-    return client
-
-
-def _require_timeouts(options: Mapping[str, Any]) -> None:
-    """Raise an error unless the timeouts are such that replies are waited for."""
-    for name in _TIMEOUTS:
-        value = options.get(name)
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < _MAX_TIMEOUT):
-            raise ValueError(f"Invalid value for '{name}'")
 
 
 def _require_class(given: RedisSettings) -> None:

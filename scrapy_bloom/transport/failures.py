@@ -10,7 +10,7 @@ from scrapy_bloom.errors import BloomError, UnavailableError
 # All errors of redis-py; RedisClusterException is not a RedisError.
 FAULTS = (exceptions.RedisError, exceptions.RedisClusterException)
 # LOADING is a ConnectionError too; MASTERDOWN and CLUSTERDOWN are ClusterErrors.
-TRANSIENT_ERRORS = (
+_TRANSIENT_ERRORS = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
@@ -33,56 +33,18 @@ _NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLIC
 _TOO_MANY_CLIENTS = "max number of clients"
 
 # The commands of the scripts of a filter, and of a look at it, on its key and on the keys that begin with it in braces.
-FILTER_COMMANDS = (
-    "EVAL",
-    "EVALSHA",
-    "EXISTS",
-    "GET",
-    "GETRANGE",
-    "HDEL",
-    "HEXISTS",
-    "HGET",
-    "HINCRBY",
-    "HMGET",
-    "HSET",
-    "PEXPIREAT",
-    "PTTL",
-    "SET",
-    "SETRANGE",
-    "STRLEN",
-    "TIME",
-    "TYPE",
-    "UNLINK",
+_OF_FILTER = (
+    "EVAL, EVALSHA, EXISTS, GET, GETRANGE, HDEL, HEXISTS, HGET, HINCRBY, HMGET, HSET, PEXPIREAT, PTTL, SET, SETRANGE, "
+    "STRLEN, TIME, TYPE, UNLINK"
 )
 # Further commands of a queue, on its key and on the keys that begin with it in braces; HKEYS: of start URLs.
-QUEUE_COMMANDS = (
-    "DEL",
-    "HGETALL",
-    "HKEYS",
-    "HLEN",
-    "HSCAN",
-    "PERSIST",
-    "PEXPIRE",
-    "PING",
-    "ZADD",
-    "ZCARD",
-    "ZRANGE",
-    "ZREM",
-    "ZSCORE",
-)
-
-
-def as_sentence(commands: Sequence[str]) -> str:
-    """Return commands as an enumeration: `A, B and C`."""
-    *most, last = commands
-    return f"{', '.join(most)} and {last}"
-
+_OF_QUEUE = "DEL, HGETALL, HKEYS, HLEN, HSCAN, PERSIST, PEXPIRE, PING, ZADD, ZCARD, ZRANGE, ZREM, ZSCORE"
+FILTER_COMMANDS, QUEUE_COMMANDS = tuple(_OF_FILTER.split(", ")), tuple(_OF_QUEUE.split(", "))
 
 _LOGIN = "check the user name and the password of the client (REDIS_URL or REDIS_PARAMS)"
 _PERMISSION = (
-    f"allow {as_sentence(FILTER_COMMANDS)} on the filter's keys, and with BloomScheduler these and "
-    f"{as_sentence(QUEUE_COMMANDS)} on the queue's keys, too: on each key and on the keys that begin with it in "
-    "braces; `scrapy bloom doctor` names the missing rights"
+    f"allow {_OF_FILTER} on the filter's keys, and with BloomScheduler these and {_OF_QUEUE} on the queue's keys, too: "
+    "on each key and on the keys that begin with it in braces; `scrapy bloom doctor` names the missing rights"
 )
 _MEMORY = "raise the server's maxmemory, or set a smaller capacity (BLOOMFILTER_CAPACITY)"
 _OLD_SERVER = "the server is older than RESP3: set protocol=2 for the client (REDIS_PARAMS = {'protocol': 2})"
@@ -135,7 +97,7 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(exceptions.NoPermissionError), _PERMISSION),
     (_is(exceptions.OutOfMemoryError), _MEMORY),
     (_carries("OOM"), _MEMORY),
-    (_is(*TRANSIENT_ERRORS), None),
+    (_is(*_TRANSIENT_ERRORS), None),
     # UNBLOCKED ends a waiting command, which may have been executed in part.
     (_carries(*_NOT_NOW, "UNBLOCKED"), None),
     # A script has deleted its key in a slot that is being moved: it was executed in part.

@@ -25,6 +25,10 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)
 # redis-py's default, and the Sentinels' own.
 _PORTS = {"sentinel": 26379}
 _PORT = 6379
+_UNREADABLE = (
+    f"{URL} cannot be read: it must be like redis://user:password@host:6379/0, with every character of the password "
+    "that is not a letter or a digit written as %XX, as urllib.parse.quote does"
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def require_url(url: str) -> None:
     if not url or parts.scheme == "unix":
         return
     if "@" in parts.path + parts.query.partition("=")[0] or "#" in url:
-        raise _unreadable()
+        raise ConfigError(_UNREADABLE)
     if not url.startswith(SCHEMES):
         begin = _SCHEME.match(url)
         shown = f" = '{begin[0]}…'" if begin else ""
@@ -110,7 +114,7 @@ def require_url(url: str) -> None:
     try:
         parts.addresses()
     except ValueError:
-        raise _unreadable() from None
+        raise ConfigError(_UNREADABLE) from None
     _require_path(parts)
 
 
@@ -129,10 +133,3 @@ def _require_path(parts: RedisUrl) -> None:
         raise ConfigError(f"{URL} names a database, but a cluster has none: end it with the last host's port")
     elif database and not database.isdecimal():
         raise ConfigError(f"{URL} names a database that is no number: end it with one, as in redis://localhost:6379/0")
-
-
-def _unreadable() -> ConfigError:
-    return ConfigError(
-        f"{URL} cannot be read: it must be like redis://user:password@host:6379/0, with every character "
-        "of the password that is not a letter or a digit written as %XX, as urllib.parse.quote does"
-    )

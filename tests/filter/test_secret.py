@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter, MismatchError
-from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.filter.sizing import LayerSize
 
 VICTIM = "https://shop.example/the-page-that-must-not-be-fetched"

@@ -15,7 +15,7 @@ from tests.support.servers import Server
 
 # Modules whose import has side effects are read, too.
 MODULES = sorted(module.name for module in pkgutil.walk_packages(scrapy_bloom.__path__, "scrapy_bloom."))
-CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(scrapy_bloom.__all__)), BloomSettings]
+CLASSES = [*(getattr(scrapy_bloom, name) for name in sorted(vars(scrapy_bloom)["__all__"])), BloomSettings]
 
 
 @pytest.fixture

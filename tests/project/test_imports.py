@@ -11,7 +11,7 @@ import scrapy_bloom
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
     {"cache", "errors", "runtime", "text"},
-    {"exit_report", "serializer", "settings"},
+    {"serializer", "settings"},
     {"transport"},
     {"engine", "filter", "fingerprints"},
     {"queue"},

@@ -153,7 +153,6 @@ OTHERS: list[tuple[str, Settings]] = [
             ("SCHEDULER_FLUSH_ON_START", "no", "must be True or False"),
             ("SCHEDULER_PERSIST", "yes", "must be True or False"),
             ("DUPEFILTER_DEBUG", "yes", "must be True or False"),
-            ("SCHEDULER_IDLE_BEFORE_CLOSE", "soon", "must be a whole number"),
             ("SCHEDULER_QUEUE_KEY", "%(spidr)s:x", ""),
             ("SCHEDULER_DUPEFILTER_KEY", "100%", ""),
             # What BloomScheduler cannot use.

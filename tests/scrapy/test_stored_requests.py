@@ -10,7 +10,7 @@ from scrapy import Request
 from scrapy_redis import picklecompat
 
 from scrapy_bloom import BloomScheduler, serializer
-from scrapy_bloom.codec import described, misread
+from scrapy_bloom.codec import misread
 from scrapy_bloom.errors import ConfigError
 from tests.support.outcomes import holders_of
 from tests.support.serializers import text_to_bytes
@@ -128,15 +128,6 @@ def test_foreign_members(setting: str | None, valkey: Server, opened: Opened, ca
             assert holders_of(client, keys.queue, member) == {keys.dead_letters}
     assert worker.stats.get_value("bloomfilter/dead_letters") == len(unreadable)
     assert caplog.text.count("cannot be read, and is kept as a dead letter: ") == len(unreadable)
-
-
-def test_described() -> None:
-    """A stored request of each serializer is described in one readable line, without loading it."""
-    to_dict = Request(URL + "a?b='c'", meta={"x": b"\xff"}).to_dict()
-    for module in (serializer, pickle):
-        member = module.dumps(to_dict)
-        assert described(member) == f"http://shop.test/a?b=%27c%27 ({len(member)} bytes)"
-    assert described(b"\xff\x00") == "no URL (2 bytes)"
 
 
 def test_request_that_cannot_be_stored(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
-from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker

@@ -32,7 +32,7 @@ def _note_clients(module: Any, name: str) -> None:
     setattr(module, name, make_noted)
 
 
-_note_clients(scrapy_bloom.transport.connect, "_make")
+_note_clients(scrapy_bloom.transport.connect, "get_redis_from_settings")
 _note_clients(scrapy_redis.connection, "from_settings")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, LayerSize
 from scrapy_bloom.transport.scripts import Script
 

@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "namedtuple": (Point(1), rf"meta\['it'\]: {HERE}.Point"),
     "OrderedDict": (collections.OrderedDict(a=1), r"meta\['it'\]: a collections.OrderedDict"),
     "a key": ({(1, Code.FINE): 2}, rf"a key of meta\['it'\]\[1\]: {HERE}.Code"),
-    "an element": ({Code.FINE}, rf"an element of meta\['it'\]: {HERE}.Code"),
+    "an element": ({Code.FINE}, rf"meta\['it'\]\[0\]: {HERE}.Code"),
     # msgpack itself would restore these as other types.
     "bytearray": (bytearray(b"a"), r"meta\['it'\]: a bytearray"),
     "memoryview": ({memoryview(b"a"): 1}, r"a key of meta\['it'\]: a memoryview"),
@@ -209,9 +209,7 @@ def test_depth(wrap: Callable[[Any], Any]) -> None:
     itself: list[Any] = [1]
     itself += [itself, itself]
     for value in (wrap(deepest), itself):
-        with pytest.raises(
-            ValueError, match=r"^(meta|an element of).*: nests deeper than 100 levels, or contains itself"
-        ):
+        with pytest.raises(ValueError, match=r"^meta.*: nests deeper than 100 levels, or contains itself"):
             dumps(request_with([value, value]))
 
 

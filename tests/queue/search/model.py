@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scrapy_bloom.filter.hashing import digest
+from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Offer
 from scrapy_bloom.queue.worker import Worker
