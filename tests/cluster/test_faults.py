@@ -58,32 +58,24 @@ def connect(port: int) -> Any:
     return redis.RedisCluster("127.0.0.1", port)
 
 
-def check(kind: str, name: str, items: int, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Add items by several processes, with a fault in the middle."""
+CASES = [
+    *(pytest.param("valkey", name, FEW_ITEMS) for name in ("kill", "reshard")),
+    *(pytest.param(kind, name, ITEMS, marks=pytest.mark.cluster) for kind in KINDS for name in FAULTS),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "name", "items"), CASES)
+def test_fault(kind: str, name: str, items: int, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each item is new to a process; few are new to two, and none in a reshard."""
     fault, most = FAULTS[name]
     with replicated_cluster(kind) as cluster, adding(partial(connect, cluster.nodes[-1].port), key, items) as additions:
         additions.wait_for(items // 2)
         fault(cluster, key)
         outcome = additions.finish()
-    tell(capsys, f"cluster of {kind}, {name}: {outcome}")
+    tell(capsys, f"cluster of {kind}, {name}, {items:,} items: {outcome}")
     assert outcome.lost == 0
     # Everything that the node had may be new again.
     assert outcome.twice <= (items if most is None else most)
     # The processes wait, and do not ask again and again.
-    assert outcome.slowest.cpu < max(0.25, outcome.slowest.longest / 2)
-
-
-@pytest.mark.long
-@pytest.mark.cluster
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FAULTS)
-def test_all_faults(kind: str, name: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each item is new to a process; few are new to two, and none in a reshard."""
-    check(kind, name, ITEMS, key, capsys)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["kill", "reshard"])
-def test_kill_and_reshard(name: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The two most frequent faults, with a tenth of the items."""
-    check("valkey", name, FEW_ITEMS, key, capsys)
+    assert outcome.cpu < max(0.25, outcome.longest / 2)

@@ -17,19 +17,13 @@ from tests.support.servers import Server
 from tests.support.waiting import until
 
 # Shown where there is something to show.
-TROUBLES = {
-    stats.RECOVERED,
-    stats.DEAD_LETTERS,
-    stats.FAILED,
-    stats.QUEUE_LOSSES,
-    stats.UNSERIALIZABLE,
-}
+TROUBLES = {stats.RECOVERED, stats.DEAD_LETTERS, stats.FAILED, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE}
 PAGES = 60
 
 
 def told_of_the_filter(ended: Crawl) -> list[str]:
     """The lines in which a crawl reports on its filter, without warnings."""
-    return [line for line in ended.log.splitlines() if "[scrapy_bloom.report] INFO: " in line]
+    return [line for line in ended.log.splitlines() if "INFO: " in line and "Bloom filter at " in line]
 
 
 @every_scheduler
@@ -143,7 +137,7 @@ def test_request_is_not_dropped_with_its_filter(valkey: Server, key: str, tmp_pa
 def test_fault_of_the_worker_ends_the_crawl(valkey: Server, key: str, tmp_path: Path) -> None:
     """An error of our own in the middle of a call ends the crawl with its traceback; the next one misses no page."""
     with scene(linked(PAGES), tmp_path, valkey.url, key, delay=0) as played:
-        first = played.crawl({**OURS, "SCHEDULER_PERSIST": True, **enabling(BrokenWorker)}, "first")
+        first = played.crawl({**OURS, **LEASE, "SCHEDULER_PERSIST": True, **enabling(BrokenWorker)}, "first")
         assert first.stats["finish_reason"] == "bloomfilter_error"
         assert first.exit_code == 1
         assert "The crawl ends by a fault of scrapy-bloom" in first.log

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import crawling
-from tests.support.extensions import HOOKS, Hooks, enabling
 from tests.support.outcomes import assert_ended_well
 from tests.support.pages import star
 from tests.support.scenario import FILTER_ALONE, OURS, SCRAPY, Kind, Scene, scene
@@ -104,17 +103,15 @@ def test_failed_pages_outlive_a_finished_crawl(valkey: Server, key: str, tmp_pat
 
 
 def test_default(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Without the setting, a failed page is seen and not kept, and nothing watches the pages."""
+    """Without the setting, a failed page is seen and not kept."""
     with valkey.client() as client, scene(star(13), tmp_path, valkey.url, key) as played:
         played.spider = unfiltered.__file__
         failing_fifth(played)
-        settings: Kind = {**OURS, **enabling(Hooks), "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
+        settings: Kind = {**OURS, "SCHEDULER_PERSIST": True, "RETRY_TIMES": 1}
         first = played.crawl(settings, "first")
         assert not client.exists(f"{{{key}:queue}}:failed")
         played.site.answers = {}
         second = played.crawl(settings, "second")
-        watched = played.crawl(settings, "watched", **KEEPS)
         assert answers_of(played, "second") == {"/"}
     assert "bloomfilter/failed" not in first.stats
-    assert (first.stats[HOOKS], watched.stats[HOOKS]) == (False, True)
     assert_ended_well(first, second)

@@ -97,7 +97,7 @@ def test_under_another_scheduler(durable: Server, key: str, tmp_path: Path) -> N
     assert_ended_well(ended)
 
 
-@pytest.mark.parametrize("persists", [True, False])
+@pytest.mark.parametrize("persists", [pytest.param(True, marks=pytest.mark.long), False])
 def test_stopped_in_an_outage(persists: bool, durable: Server, key: str, tmp_path: Path) -> None:
     """Ctrl-C while items wait: their pages are not acknowledged, and the next crawl stores them.
 

@@ -9,7 +9,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from tests.support.outcomes import assert_cleared, assert_complete, number_kept, tell
 from tests.support.pages import star
-from tests.support.scenario import LEASE, OURS, Kind, asyncio_first, every_reactor, scene
+from tests.support.scenario import LEASE, OURS, Kind, asyncio_first, scene
 from tests.support.servers import Server
 from tests.support.waiting import until
 
@@ -17,7 +17,7 @@ from tests.support.waiting import until
 LONG: Kind = {"BLOOMFILTER_LEASE": 4 * LIMIT}
 
 
-@every_reactor
+@asyncio_first
 def test_graceful_stop_gives_back(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """A stopping worker returns prefetched requests at once, and finishes the others."""
     pages = 41

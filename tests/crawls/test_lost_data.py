@@ -30,6 +30,7 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    SCRAPY,
     STOCK,
     Kind,
     every_scheduler,
@@ -207,13 +208,10 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
         assert (client.hget(key, "count"), played.twice) == (b"%d" % len(played.site.links), 0)
 
 
-@pytest.mark.parametrize("persist", [False, True])
 @every_scheduler
-def test_the_end_of_a_crawl_keeps_a_shared_filter(
-    kind: Kind, persist: bool, valkey: Server, key: str, tmp_path: Path
-) -> None:
+def test_the_end_of_a_crawl_keeps_a_shared_filter(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """A finished crawl deletes its queue, and no shared filter; the next crawl fetches nothing."""
-    shared: Kind = {**kind, "SCHEDULER_DUPEFILTER_KEY": key, "SCHEDULER_PERSIST": persist}
+    shared: Kind = {**kind, "SCHEDULER_DUPEFILTER_KEY": key}
     with valkey.client() as client, scene(star(5), tmp_path, valkey.url, key) as played:
         assert_complete(played, played.crawl(shared, "first"))
         assert not client.exists(f"{key}:queue")
@@ -250,15 +248,16 @@ def test_a_stop_under_scrapy_redis_tells_what_its_end_deletes(valkey: Server, ke
 # The filter is deleted, evicted or replaced half-way: no page is missed.
 
 
-@every_scheduler
-@pytest.mark.parametrize(("loss", "part"), [("filter", "replaced"), ("shard", "shards (evicted?)")])
-def test_deleted(loss: str, part: str, kind: Kind, valkey: Server, key: str, *, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "part"), [*((kind, "replaced") for kind in (FILTER_ALONE, SCRAPY, OURS)), (OURS, "shards (evicted?)")]
+)
+def test_deleted(kind: Kind, part: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A deleted filter, or an evicted shard, is noticed and recreated, with one warning."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
 
         def lose(_: str) -> None:
             names = keys_of_the_filter(client, key)
-            client.unlink(*(name for name in names if loss == "filter" or name.endswith(":1:0")))
+            client.unlink(*(name for name in names if part == "replaced" or name.endswith(":1:0")))
 
         played.moments.when(MIDDLE, lose)
         ended = played.crawl(kind)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from devtools.crawl_process import LIMIT
 from devtools.site import serving
 from tests.crawls import test_refused_start as refused
 from tests.support import forked
@@ -58,30 +57,6 @@ def test_two_projects(other: str, valkey: Server, key: str, tmp_path: Path) -> N
         assert_complete(others, ended)
     are_mixed = any(url.startswith(ourselves.site.url) for url in ended.fetched)
     assert are_mixed == (other == "shop")
-
-
-def test_spiders_that_share_a_filter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Two crawls with one queue each and a common filter: each deletes its queue, and none the filter."""
-    # Below the held page are links to all pages that the other crawl has fetched.
-    pages = tree(PAGES)
-    links = {**pages, "/page/5": ["/page/1", "/page/3", "/page/4"]}
-    shared: Kind = {**OURS, "SCHEDULER_DUPEFILTER_KEY": key}
-    with valkey.client() as client, scene(links, tmp_path, valkey.url, key) as played:
-        held, release = played.hold("/page/5")
-        last = played.start_at("/page/5", "last", shared, SCHEDULER_QUEUE_KEY=f"{key}:queue:last")
-        assert held.wait(LIMIT)
-        first = played.start_at("/page/1", "first", shared, SCHEDULER_QUEUE_KEY=f"{key}:queue:first").wait()
-        left = keys_of(client, key)
-        release.set()
-        ended = last.wait()
-        assert key in left
-        assert [each for each in left if each.endswith(":1:0")]
-        assert [each for each in left if f"{key}:queue:first" in each] == []
-        assert played.fetched["/page/1"] == 1
-        assert played.twice == 0
-        assert [each for each in keys_of(client, key) if f"{key}:queue" in each] == []
-        assert client.exists(key)
-    assert_ended_well(first, ended)
 
 
 # Scrapy's commands in a project with the add-on and no other setting of this package.

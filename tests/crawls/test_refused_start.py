@@ -129,15 +129,14 @@ def assert_refused(ended: subprocess.CompletedProcess[str], part: str) -> None:
 
 # scrapy-redis's Scheduler itself does not start without Redis.
 CASES = [
-    *((scheduler, way, "setting") for scheduler in (REDIS_SCHEDULER, BLOOM_SCHEDULER, OWN_SCHEDULER) for way in WAYS),
+    (REDIS_SCHEDULER, "project", "setting"),
     (REDIS_SCHEDULER, "runspider", "wrong type"),
-    (REDIS_SCHEDULER, "runspider", "mismatch"),
     (REDIS_SCHEDULER, "project", "refused"),
     (BLOOM_SCHEDULER, "project", "wrong type"),
     (BLOOM_SCHEDULER, "runspider", "mismatch"),
     (BLOOM_SCHEDULER, "runspider", "refused"),
     (BLOOM_SCHEDULER, "project", "away"),
-    (OWN_SCHEDULER, "runspider", "wrong type"),
+    (OWN_SCHEDULER, "project", "setting"),
     (OWN_SCHEDULER, "runspider", "away"),
 ]
 

@@ -7,34 +7,10 @@ import pytest
 from devtools.crawl_process import LIMIT
 from tests.support.outcomes import assert_ended_well, complaints_in
 from tests.support.pages import chain, tree
-from tests.support.scenario import (
-    FILTER_ALONE,
-    LEASE,
-    OURS,
-    PAGES,
-    SLOWER_THAN_SCRAPY,
-    Kind,
-    Scene,
-    asyncio_first,
-    keys_of,
-    scene,
-)
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, asyncio_first, scene
 from tests.support.servers import Server
 from tests.support.spiders import flood
 from tests.support.waiting import until
-
-KEEP: Kind = {"SCHEDULER_PERSIST": True}
-
-
-def test_depth_priority(valkey: Server, key: str, tmp_path: Path) -> None:
-    """DEPTH_PRIORITY = 1 fetches a site level by level."""
-    settings: Kind = {**OURS, "DEPTH_PRIORITY": 1, "CONCURRENT_REQUESTS": 1}
-    with scene(tree(22), tmp_path, valkey.url, key, delay=SLOWER_THAN_SCRAPY) as played:
-        assert_ended_well(played.crawl(settings))
-        pages = [int(path.rpartition("/")[2] or 0) for path in played.site.paths]
-    depths = [sum(page >= first for first in (1, 4, 13)) for page in pages]
-    assert len(depths) == 22
-    assert depths == sorted(depths)
 
 
 @asyncio_first
@@ -60,19 +36,6 @@ def test_start_is_held_back(reactor: Kind, durable: Server, key: str, tmp_path: 
     assert_ended_well(ended)
 
 
-def test_changing_between_schedulers(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl can switch between scrapy-redis's Scheduler and BloomScheduler."""
-    kinds = {"first": FILTER_ALONE, "second": OURS, "third": FILTER_ALONE, "fourth": OURS}
-    with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        for name, kind in kinds.items():
-            part: Kind = {**KEEP, "CONCURRENT_REQUESTS": 2, "CLOSESPIDER_PAGECOUNT": 20} if name != "fourth" else {}
-            ended = played.crawl({**kind, **part}, name)
-            assert "Traceback" not in ended.log
-        assert played.missed == set()
-        assert played.twice == 0
-        assert keys_of(client, key) == set()
-
-
 # BLOOMFILTER_ALWAYS: each run fetches the pages once, also if they link to themselves.
 
 
@@ -93,13 +56,12 @@ ALWAYS: Kind = {
 }
 
 
-@pytest.mark.parametrize("kind", [OURS, FILTER_ALONE], ids=["BloomScheduler", "scrapy-redis's"])
-def test_pages_that_link_to_each_other(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
-    """Each of two runs fetches them once, and the other pages only in the first one."""
+def test_pages_that_link_to_each_other(valkey: Server, key: str, tmp_path: Path) -> None:
+    """By the filter alone, each of two runs fetches them once, and the other pages only in the first one."""
     with scene(SITE, tmp_path, valkey.url, key, delay=0) as played:
-        first = played.crawl({**kind, **ALWAYS}, "first")
+        first = played.crawl({**FILTER_ALONE, **ALWAYS}, "first")
         assert played.fetched == dict.fromkeys(SITE, 1)
-        second = played.crawl({**kind, **ALWAYS}, "second")
+        second = played.crawl({**FILTER_ALONE, **ALWAYS}, "second")
         assert played.fetched == {**dict.fromkeys({FRONT, *LISTS}, 2), **dict.fromkeys(LEAVES, 1)}
     assert_ended_well(first, second)
 
@@ -110,7 +72,7 @@ def test_pages_that_link_to_each_other(kind: Kind, valkey: Server, key: str, tmp
 KEPT: Kind = {"SCHEDULER_PERSIST": True}
 
 
-@pytest.mark.parametrize("kind", [OURS, FILTER_ALONE], ids=["BloomScheduler", "scrapy-redis's"])
+@pytest.mark.parametrize("kind", [OURS, pytest.param(FILTER_ALONE, marks=pytest.mark.long)], ids=["ours", "stock"])
 def test_complete_crawl(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """A complete crawl that is started again logs why nothing is fetched, and how to start afresh."""
     with scene(tree(4), tmp_path, valkey.url, key) as played:
@@ -163,13 +125,6 @@ def refused(played: Scene, parts: list[str], **settings: object) -> None:
     assert complaints_in(ended.log) == []
     assert played.missed == set()
     assert played.twice == 0
-
-
-def test_another_filter_key(valkey: Server, key: str, tmp_path: Path) -> None:
-    """Two workers of a queue with different filters: the second is refused."""
-    with scene(tree(13), tmp_path, valkey.url, key) as played:
-        parts = [f"SCHEDULER_DUPEFILTER_KEY = '{key}:other'", f"use the filter '{key}'"]
-        refused(played, parts, SCHEDULER_DUPEFILTER_KEY=f"{key}:other")
 
 
 @pytest.mark.parametrize("flush", [False, True])

@@ -9,13 +9,9 @@ from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
 from tests.support.outcomes import assert_cleared, assert_complete, complaints_in, holders_of, tell
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, OURS, STOCK, Kind, keys_of, scene
-from tests.support.serializers import text_to_bytes, unescaped
+from tests.support.serializers import text_to_bytes
 from tests.support.servers import Server
-from tests.support.spiders import noted
 
-# A lone surrogate, which JSON can spell and no encoding has.
-LONE_SURROGATE = '"\\ud800"'
-LEAF = "/page/39"
 SAFE = "scrapy_bloom.serializer"
 
 WAYS: dict[str, Kind] = {
@@ -55,20 +51,6 @@ def test_from_scrapy_redis_and_back(serializer: str | None, valkey: Server, key:
     assert [(ended.returncode, ended.stderr) for ended in told] == [(0, "")] * 2
 
 
-def test_request_that_no_encoding_has(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A request that no encoding can represent is crawled by the worker that met it, with one warning."""
-    settings: Kind = {"SCHEDULER_SERIALIZER": unescaped.__name__, "NOTE": LONE_SURROGATE, "NOTED": LEAF}
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        played.spider = noted.__file__
-        crawls = played.crawl_by("left", "right", kind={**OURS, **LEASE, **settings})
-        assert played.missed == set()
-        assert keys_of(client, key) == set()
-    lines = [line for ended in crawls for line in ended.log.splitlines()]
-    assert [line for line in lines if " ERROR: " in line] == []
-    assert len([line for line in lines if " WARNING: " in line and "cannot be serialized" in line]) == 1
-    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished", "finished"]
-
-
 # Unreadable requests: no worker waits for them or deletes them.
 
 
@@ -80,20 +62,19 @@ def garbage(number: int) -> dict[bytes, float]:
     return {b"%s %d" % (GARBAGE, each): -5 for each in range(number)}
 
 
-@pytest.mark.parametrize("number_of_workers", [1, 2])
-def test_kept_and_told_of(number_of_workers: int, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_kept_and_told_of(valkey: Server, key: str, tmp_path: Path) -> None:
     """Unreadable requests are kept even without SCHEDULER_PERSIST, and logged; the next worker tries them again."""
     with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
         unreadable = garbage(3)
         played.moments.when(2, lambda _: client.zadd(f"{key}:queue", unreadable))
-        crawls = played.crawl_by(*("left", "right")[:number_of_workers], kind=OURS)
+        crawls = played.crawl_by("left", "right", kind=OURS)
         assert played.missed == set()
         kept = {each for member in unreadable for each in holders_of(client, key, member)}
         assert len(kept) == 1
         assert keys_of(client, key) == kept
         assert client.zrange(kept.pop(), 0, -1) == [*unreadable]
         assert played.crawl(OURS, "later").log.count("cannot be read") == 3
-    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished"] * number_of_workers
+    assert [ended.stats["finish_reason"] for ended in crawls] == ["finished"] * 2
     warnings = [line for ended in crawls for line in complaints_in(ended.log) if " WARNING: " in line]
     assert [line for line in warnings if " 3 " in line and f"{key}:queue" in line]
 

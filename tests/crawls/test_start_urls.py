@@ -14,15 +14,13 @@ from scrapy_bloom.queue import start_urls
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
 from tests.support.faults import proxying
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in
-from tests.support.scenario import FILTER_ALONE, LEASE, OURS, SINGLE_CONNECTION, Kind, Scene, scene
+from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, scene
 from tests.support.selection import long_unless
 from tests.support.servers import Server
 from tests.support.spiders import started, stock_started
 from tests.support.waiting import until
 
 KINDS: dict[str, Kind] = {"list": {}, "set": {"REDIS_START_URLS_AS_SET": 1}, "zset": {"REDIS_START_URLS_AS_ZSET": 1}}
-# Only `make test-all` runs the test with the others, too.
-list_first = pytest.mark.parametrize("kind", long_unless(lambda kind: kind == "list", KINDS))
 NUMBER = 40
 PATHS = [path_of(page) for page in range(NUMBER)]
 DEADLY = path_of(7)
@@ -80,7 +78,7 @@ SPIDERS = {"ours": started.__file__, "scrapy-redis": stock_started.__file__}
 
 
 @pytest.mark.parametrize("whose", ["ours", pytest.param("scrapy-redis", marks=pytest.mark.long)])
-@list_first
+@pytest.mark.parametrize("kind", long_unless(lambda kind: kind == "list", KINDS))
 def test_worker_killed(kind: str, whose: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """A worker is killed between its start URLs and their requests: another one fetches all of them.
 
@@ -116,26 +114,14 @@ def test_stopped(valkey: Server, key: str, tmp_path: Path) -> None:
         assert fed.played.twice == 0
 
 
-@list_first
-def test_redis_killed(kind: str, durable: Server, key: str, tmp_path: Path) -> None:
+def test_redis_killed(durable: Server, key: str, tmp_path: Path) -> None:
     """Redis is unreachable for a second: a worker without work waits, then continues."""
     with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
-        fed.feed(kind, PATHS)
+        fed.feed("list", PATHS)
         with fed.played.outage(durable, 1, at=20):
-            ended = fed.played.crawl({**OURS, **fed.settings, **KINDS[kind]})
+            ended = fed.played.crawl({**OURS, **fed.settings})
         assert_complete(fed.played, ended)
         assert fed.leased == 0
-
-
-def test_redis_not_up(durable: Server, key: str, tmp_path: Path) -> None:
-    """A worker started before Redis waits for it, even if its client connects when it is created."""
-    with durable.client() as client, fed_scene(durable.url, key, tmp_path, client) as fed:
-        fed.feed("list", PATHS)
-        durable.kill()
-        worker = fed.played.start("worker", {**OURS, **fed.settings, **SINGLE_CONNECTION})
-        until(lambda: complaints_in(fed.played.log("worker")) or worker.process.poll() is not None)
-        durable.start()
-        assert_complete(fed.played, worker.wait())
 
 
 def test_idle_worker_goes_on_reading(valkey: Server, key: str, tmp_path: Path) -> None:
@@ -204,12 +190,11 @@ def test_wrong_type(valkey: Server, key: str, tmp_path: Path) -> None:
         assert client.scard(fed.keys.start) == NUMBER
 
 
-@list_first
-def test_under_scrapy_redis(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
+def test_under_scrapy_redis(valkey: Server, key: str, tmp_path: Path) -> None:
     """Under another scheduler start URLs are popped as in scrapy-redis, with one warning."""
     with valkey.client() as client, fed_scene(valkey.url, key, tmp_path, client) as fed:
-        fed.feed(kind, PATHS)
-        ended = fed.played.crawl({**FILTER_ALONE, **fed.settings, **KINDS[kind]})
+        fed.feed("list", PATHS)
+        ended = fed.played.crawl({**FILTER_ALONE, **fed.settings})
         assert fed.played.missed == set()
     (warning,) = [line for line in complaints_in(ended.log) if "[scrapy_bloom.spiders]" in line]
     assert "'scrapy_bloom.BloomScheduler'" in warning

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import Crawl
-from tests.support.outcomes import assert_complete, complaints_in
+from tests.support.outcomes import complaints_in
 from tests.support.pages import tree
 from tests.support.scenario import FILTER_ALONE, MIDDLE, OURS, PAGES, Kind, Scene, asyncio_first, keys_of, scene
 from tests.support.servers import Server
@@ -42,13 +42,3 @@ def test_what_waits(kind: str, persists: bool, reactor: Kind, valkey: Server, ke
     assert 0 < int(told.split()[0]) < PAGES
     assert f"still waited in the queue '{key}:queue' are deleted" in told
     assert "SCHEDULER_PERSIST = True" in told
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_finished_crawl_is_silent(kind: str, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A crawl that starts over and ends by itself has no warning about deleted requests."""
-    with valkey.client() as client, scene(tree(13), tmp_path, valkey.url, key) as played:
-        client.zadd(f"{key}:queue", {"of an earlier crawl": 1})
-        ended = played.crawl({**KINDS[kind], "SCHEDULER_FLUSH_ON_START": True})
-        assert_complete(played, ended)
-    assert complaints_in(ended.log) == []

@@ -282,15 +282,10 @@ MISTAKES = {
         SCENARIOS["local, lost twice, each page once"], TrustsLostLookUps, walks=0
     ),
     "acknowledged before the children are queued": Mistake(
-        spare(((1, 2), (), ()), 1, ("crash",), batch=1),
-        AcknowledgesTooEarly,
-        seed=10,
-        crawl=("kill", 261),
+        spare(((1, 2), (), ()), 1, ("crash",), batch=1), AcknowledgesTooEarly, seed=10, crawl=("kill", 261)
     ),
     "stamps are not compared": Mistake(
-        two(SMALL, 1, ("lost",), want=2, most=1),
-        wrong={"stamp ~= my.stamp or ": ""},
-        crawl=("lossy", 3),
+        two(SMALL, 1, ("lost",), want=2, most=1), wrong={"stamp ~= my.stamp or ": ""}, crawl=("lossy", 3)
     ),
     "start requests are offered once": Mistake(SCENARIOS["rollback, start requests"], StartsOnce),
     "a server that went back is not noticed": Mistake(
@@ -308,34 +303,19 @@ MISTAKES = {
         one(SMALL, 1, ("lost",), want=2, most=1), wrong={"number <= before.join": "number < 0"}, seed=18
     ),
     "a join alone counts as a worker": Mistake(
-        two(TINY, 1, ("lost",)),
-        wrong={"works = before.works": "works = 1"},
-        walks=0,
-        is_long=True,
+        two(TINY, 1, ("lost",)), wrong={"works = before.works": "works = 1"}, walks=0, is_long=True
     ),
     "the cache is kept across EXPIRED": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
-        KeepsItsCache,
-        seed=19,
-        crawl=("loss", 14),
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), KeepsItsCache, seed=19, crawl=("loss", 14)
     ),
     "pages whose children were lost are acknowledged": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
-        NeverTaints,
-        seed=19,
-        crawl=("rollback", 53),
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), NeverTaints, seed=19, crawl=("rollback", 53)
     ),
     "a link dropped by the cache is not relied on": Mistake(
-        one(SMALL, 1, ("flushall",), want=2, is_slow=True),
-        ForgetsDrops,
-        seed=37,
-        crawl=("loss", 1064),
+        one(SMALL, 1, ("flushall",), want=2, is_slow=True), ForgetsDrops, seed=37, crawl=("loss", 1064)
     ),
     "any registration is taken for intact": Mistake(
-        one(TINY, 1, ("rollback",), is_slow=True),
-        RelativelyTrusting,
-        seed=4,
-        crawl=("rollback", 100),
+        one(TINY, 1, ("rollback",), is_slow=True), RelativelyTrusting, seed=4, crawl=("rollback", 100)
     ),
     "nothing is leased again after EXPIRED": Mistake(
         Scenario(SMALL, ((0,), (0,)), 2, ("flushall", "crash"), spare=(1,), most=3),
@@ -353,8 +333,7 @@ MISTAKES = {
         Scenario(((1, 2, 3), (), (), ()), ((0,),), 1, ("flushall",), want=3), ReturnsNothingAtARejoin, seed=9
     ),
     "deleted although others work": Mistake(
-        SCENARIOS["no fault, one is stopped"],
-        wrong={"delete == '' and working == 0 and": "delete == '' and"},
+        SCENARIOS["no fault, one is stopped"], wrong={"delete == '' and working == 0 and": "delete == '' and"}
     ),
     "deleted although requests wait": Mistake(
         Scenario(((1,), (), ()), ((0,), (2,), (0,)), 1, ("crash",), late=(1,), spare=(2,)),
@@ -371,9 +350,7 @@ MISTAKES = {
         Scenario(((2,), (), ()), ((0,), (1,))), wrong={"r.busy == 0 and ": ""}, seed=2
     ),
     "no audit": Mistake(
-        SCENARIOS["lost the queue"],
-        wrong={"if crawl.waiting < noted[3] then": "if false then"},
-        crawl=("evict", 15),
+        SCENARIOS["lost the queue"], wrong={"if crawl.waiting < noted[3] then": "if false then"}, crawl=("evict", 15)
     ),
     "leases are not counted": Mistake(
         SCENARIOS["lost leases"],
@@ -386,11 +363,11 @@ MISTAKES = {
     "deaths count for all leases": Mistake(
         SCENARIOS["poison, and a crash"],
         wrong={"elseif member == suspect and call": "elseif call"},
+        is_long=True,
         crawl=("poison", 325),
     ),
     "the first death does not count": Mistake(
-        SCENARIOS["poison"],
-        wrong={"call('HSET', DELIVERIES, member, 1)": "call('HSET', DELIVERIES, member, 0)"},
+        SCENARIOS["poison"], wrong={"call('HSET', DELIVERIES, member, 1)": "call('HSET', DELIVERIES, member, 0)"}
     ),
     "a suspect on its last delivery runs beside others": Mistake(
         Scenario(
@@ -408,8 +385,7 @@ MISTAKES = {
         wrong={"return deaths and max_deliveries > 0 and deaths + 1 >= max_deliveries": "return false"},
     ),
     "the filter is deleted under another spider": Mistake(
-        Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)),
-        wrong={"if is_shared then call": "if false then call"},
+        Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)), wrong={"if is_shared then call": "if false then call"}
     ),
     "leases of another worker are not returned": Mistake(
         SCENARIOS["unfiltered, equal, two at once"],
@@ -437,10 +413,7 @@ MISTAKES = {
         Scenario(TINY, ((0,), ()), partitions=2), IsIdleAlone, walks=0
     ),
     "partitions, stamps of acknowledgements are not compared": Mistake(
-        SCENARIOS["partitions, lost one while none runs"],
-        ComparesNothing,
-        walks=0,
-        crawl=("absent/5", 7),
+        SCENARIOS["partitions, lost one while none runs"], ComparesNothing, walks=0, crawl=("absent/5", 7)
     ),
     "partitions, no reliance is stored": Mistake(
         SCENARIOS["partitions, lost one while none runs"],
@@ -448,9 +421,7 @@ MISTAKES = {
         walks=0,
     ),
     "partitions, a join forgets the reliance": Mistake(
-        SCENARIOS["partitions, lost one while none runs"],
-        wrong={"relied = before.relied,": "relied = '-',"},
-        walks=0,
+        SCENARIOS["partitions, lost one while none runs"], wrong={"relied = before.relied,": "relied = '-',"}, walks=0
     ),
     "partitions, an older crawl goes on in silence": Mistake(
         SCENARIOS["partitions, lost one while none runs"],

@@ -64,7 +64,7 @@ def test_mistakes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert violation not in (None, TOO_MANY)
 
 
-@pytest.mark.parametrize("seed", long_unless(range(2).__contains__, range(12)))
+@pytest.mark.parametrize("seed", long_unless(range(1).__contains__, range(12)))
 def test_long_walks(seed: int) -> None:
     """A crawl of twelve pages by three workers, and three more, keeps the promises with six faults of many kinds."""
     draw = random.Random(seed)

@@ -1,7 +1,7 @@
 """The plan of a simulated crawl: every decision of a seed before the first event."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 # The keys that evictions delete: a key of the store by the end of its name, or by a part of it that ends with a colon.
@@ -32,14 +32,10 @@ class Fault:
     number: int = 0
     is_amid: bool = False
 
-    def __str__(self) -> str:
-        told = f"{self.kind} at {self.at:.2f} s" + (f" for {self.seconds:g} s" if self.seconds else "")
-        return told + " amid a call" * self.is_amid
-
 
 @dataclass(frozen=True)
 class Plan:
-    """The site, the settings, the link and the faults of a crawl. The defaults are the simplest values.
+    """The site, the settings, the link and the faults of a crawl.
 
     Attributes:
         pages, depth, density, repeats: their number, the longest way back to a page's first parent, further links a
@@ -57,7 +53,6 @@ class Plan:
         loss: share of round trips whose request or reply is lost, while faults happen.
         lateness: maximum seconds after the timeout at which a lost call is still executed.
         timeout: seconds after which a worker stops waiting for a reply.
-        course: another number draws other latencies and downloads for the same plan.
     """
 
     kind: str
@@ -94,33 +89,11 @@ class Plan:
     loss: float = 0
     lateness: float = 0
     timeout: float = 1
-    course: int = 0
-
-    def __str__(self) -> str:
-        told = [f"--kind {self.kind} --seed {self.seed}: {self.pages} pages", *map(str, self.faults)]
-        return "\n    ".join(told + [f"{name}: {getattr(self, name)}" for name in _simple(self)])
 
     @property
     def end_of_faults(self) -> float:
         """The moment after which the link is good and no fault happens."""
         return max((fault.at + fault.seconds for fault in self.faults), default=0.0)
-
-    def has(self, *kinds: str) -> bool:
-        """Return whether a fault of one of these kinds is planned."""
-        return any(fault.kind in kinds for fault in self.faults)
-
-    def smaller(self) -> list["Plan"]:
-        """Return smaller plans, the largest steps first."""
-        plans = [replace(self, faults=self.faults[:i] + self.faults[i + 1 :]) for i in range(len(self.faults))]
-        plans += [replace(self, workers=self.workers - 1)] if self.workers > 1 else []
-        plans += [replace(self, pages=pages) for pages in (self.pages // 2, self.pages - 1) if pages > self.poison + 1]
-        return plans + [replace(self, **{name: default}) for name, default in _simple(self).items()]  # type: ignore[arg-type]
-
-
-def _simple(plan: Plan) -> dict[str, object]:
-    """Return the defaults of the fields that have other values."""
-    known = {each.name: each.default for each in fields(plan)[4:] if each.name != "course"}
-    return {name: default for name, default in known.items() if getattr(plan, name) != default}
 
 
 def plan_for(kind: str, seed: int) -> Plan:

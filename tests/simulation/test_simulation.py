@@ -20,7 +20,7 @@ def test_kind(kind: str) -> None:
     count = _PARTITIONED_CRAWLS if "/" in kind else _CRAWLS
     outcomes = [simulate(plan_for(kind, seed)) for seed in range(count)]
     failing = {outcome.plan.seed: outcome.problems for outcome in outcomes if outcome.problems}
-    assert not failing, f"python -m tests.simulation --shrink --kind {kind} --seed {next(iter(failing))}"
+    assert not failing, f"python -m tests.simulation --kind {kind} --seed {next(iter(failing))}"
 
 
 @pytest.mark.parametrize("name", SIMULATED)

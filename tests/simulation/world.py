@@ -21,6 +21,7 @@ from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Phase
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.mistakes import Mistake
+from tests.queue.search.moves import shown
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.places import Places, offered
@@ -38,14 +39,6 @@ _MAX_LATE_STARTS = 6
 _HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A broken invariant; `kind` is a word."""
-
-    kind: str
-    text: str
-
-
 @dataclass
 class Outcome:
     """The outcome of a crawl.
@@ -55,13 +48,12 @@ class Outcome:
     """
 
     plan: Plan
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
 
-    @property
-    def kinds(self) -> set[str]:
-        """The kinds of its problems."""
-        return {problem.kind for problem in self.problems}
+    def __str__(self) -> str:
+        lines = [f"{at:8.3f} {who:>5} {text}" for at, who, text in self.log]
+        return "\n".join([f"{self.plan}", *lines, *self.problems])
 
 
 class World:
@@ -79,7 +71,7 @@ class World:
         self.plan = plan
         self.worker_type = worker_type if issubclass(worker_type, Worker) else Worker
         self.whole_type = worker_type if issubclass(worker_type, PartitionedWorker) else PartitionedWorker
-        self.chance = Random(f"run {plan.kind} {plan.seed} {plan.course}")
+        self.chance = Random(f"run {plan.kind} {plan.seed} 0")
         self.hub = Hub()
         self.runtime = SimulatedRuntime(self.hub)
         self.site = Site(plan)
@@ -123,7 +115,7 @@ class World:
         """Record a problem."""
         details = "\n" + "".join(traceback.format_exception(error)) if error is not None else ""
         self.log(f"PROBLEM {kind}: {text}")
-        self.outcome.problems.append(Problem(kind, text + details))
+        self.outcome.problems.append(f"{kind}: {text}{details}")
 
     def note_report(self, process: Process, text: str) -> None:
         """Note that a worker reports a loss."""
@@ -158,7 +150,7 @@ class World:
         """Note a call that the server has executed."""
         name = call.script
         told = reply[-1] if name in ("exchange", "heartbeat", "leave") and reply[0] != b"EXPIRED" else None
-        self.log(f"{name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
+        self.log(f"{name} {shown(call.arguments)}: {shown(reply)}", f"{worker} >")
         process = next(each for each in self.processes if each.name == worker)
         if isinstance(reply, list) and reply[0] in (b"OK", b"LEFT"):
             if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
@@ -460,19 +452,6 @@ def _is_of(name: str, kind: str) -> bool:
         return name.startswith("{filter")
     whole = re.sub(r":\d+$", "", name)  # without the number of a partition
     return f":{kind}" in name if kind.endswith(":") else whole.endswith(kind)
-
-
-def _shown(values: Any) -> str:
-    """Return values without digests and long texts."""
-    if not isinstance(values, list | tuple):
-        return values.decode() if isinstance(values, bytes) else str(values)
-    return " ".join(
-        f"[{_shown(each)}]" if isinstance(each, list) else _shown(each) for each in values if not _is_long(each)
-    )
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, bytes | str) and len(value) > 60
 
 
 def simulate(plan: Plan, worker_type: type[AnyWorker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:

@@ -4,10 +4,8 @@ import contextlib
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.transport.connect import disconnect
@@ -24,63 +22,16 @@ _RETRY_TIMEOUT = 120.0
 Connect = Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class Report:
-    """The work of one process.
+class Outcome(NamedTuple):
+    """The number of items that were new to no process, how often one was new again, and the longest batch.
 
-    Attributes:
-        new: the numbers of the items that were new to it.
-        longest: the seconds of its longest batch.
-        cpu: the seconds of CPU in that batch.
+    That batch has its seconds, and those of its CPU.
     """
 
-    new: Sequence[int]
+    lost: int
+    twice: int
     longest: float
     cpu: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The reports of all processes."""
-
-    items: int
-    reports: Sequence[Report]
-
-    @property
-    def lost(self) -> int:
-        """The number of items that were new to no process."""
-        return self.items - len(self._times_new)
-
-    @property
-    def twice(self) -> int:
-        """How often an item was new after the first time."""
-        return self._times_new.total() - len(self._times_new)
-
-    @property
-    def slowest(self) -> Report:
-        """The report with the longest batch."""
-        return max(self.reports, key=lambda report: report.longest)
-
-    def __str__(self) -> str:
-        slowest = self.slowest
-        return (
-            f"{self.items:,} items, {self.lost} lost, {self.twice} new twice, "
-            f"longest wait {slowest.longest:.1f} s with {slowest.cpu:.2f} s of CPU"
-        )
-
-    @property
-    def _times_new(self) -> Counter[int]:
-        return Counter(number for report in self.reports for number in report.new)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The items of a process: all of them, from the first one on and around."""
-
-    connect: Connect
-    key: str
-    items: int
-    first: int
 
 
 class Additions:
@@ -98,10 +49,8 @@ class Additions:
         firsts = [0, 0, items // 4, items // 4]
         # Kept: a semaphore ends with its last reference here.
         self._start = CONTEXT.Barrier(PROCESSES)
-        self._processes: list[BaseProcess] = [
-            CONTEXT.Process(
-                target=_add, args=(_Task(connect, key, items, first), self._start, progress, self._over, pipe)
-            )
+        self.processes = [
+            CONTEXT.Process(target=_add, args=((connect, key, items, first), self._start, progress, self._over, pipe))
             for first, progress, (_, pipe) in zip(firsts, self._progress, self._pipes, strict=True)
         ]
 
@@ -112,19 +61,21 @@ class Additions:
             raise RuntimeError("a process has failed; its error is on stderr")
 
     def finish(self) -> Outcome:
-        """Let the processes add the rest, and return their reports."""
+        """Let the processes add the rest, and return the outcome."""
         self._over.set()
         for _, pipe in self._pipes:
             pipe.close()
         # EOFError: the process has failed.
         reports = [receiver.recv() for receiver, _ in self._pipes]
-        for process in self._processes:
+        for process in self.processes:
             process.join()
-        return Outcome(self._items, reports)
+        times = Counter(number for new, _, _ in reports for number in new)
+        longest = max((seconds, cpu) for _, seconds, cpu in reports)
+        return Outcome(self._items - len(times), times.total() - len(times), *longest)
 
     @property
     def _has_failed(self) -> bool:
-        return any(process.exitcode for process in self._processes)
+        return any(process.exitcode for process in self.processes)
 
 
 @contextlib.contextmanager
@@ -132,32 +83,34 @@ def adding(connect: Connect, key: str, items: int) -> Iterator[Additions]:
     """Run the processes in the block; remaining ones are killed at its end."""
     additions = Additions(connect, key, items)
     try:
-        for process in additions._processes:
+        for process in additions.processes:
             process.start()
         yield additions
     finally:
-        for process in additions._processes:
+        for process in additions.processes:
             process.kill()
             process.join()
 
 
-def _add(task: _Task, start: Any, progress: Any, over: Any, pipe: Any) -> None:
-    client, items = task.connect(), task.items
+def _add(task: tuple[Connect, str, int, int], start: Any, progress: Any, over: Any, pipe: Any) -> None:
+    """Add all items, from the first one on and around; send the new ones, and the seconds of the longest batch."""
+    connect, key, items, first = task
+    client = connect()
     # Several layers; no item is taken for seen by chance.
     options: dict[str, Any] = {"capacity": items // 8, "error_rate": 1e-12}
-    bloom = BloomFilter(client, task.key, retry_timeout=_RETRY_TIMEOUT, **options)
+    bloom = BloomFilter(client, key, retry_timeout=_RETRY_TIMEOUT, **options)
     new: list[int] = []
-    longest, cpu = 0.0, 0.0
+    longest = 0.0, 0.0
     start.wait()
-    order = [*range(task.first, items), *range(task.first)]
+    order = [*range(first, items), *range(first)]
     for done in range(0, items, BATCH):
         if done >= items * 3 // 4:
             over.wait()
         numbers = order[done : done + BATCH]
         begin, begin_cpu = time.monotonic(), time.process_time()
         are_new = bloom.add_many([f"item {number}" for number in numbers])
-        longest, cpu = max((longest, cpu), (time.monotonic() - begin, time.process_time() - begin_cpu))
+        longest = max(longest, (time.monotonic() - begin, time.process_time() - begin_cpu))
         new += [number for number, is_new in zip(numbers, are_new, strict=True) if is_new]
         progress.value = done + len(numbers)
-    pipe.send(Report(new, longest, cpu))
+    pipe.send((new, *longest))
     disconnect(client)

@@ -78,10 +78,7 @@ def explore(
 
 
 def _trace(
-    states: Sequence[StateT],
-    parents: Sequence[int],
-    number: int,
-    moves: Callable[[StateT], Iterable[Move[StateT]]],
+    states: Sequence[StateT], parents: Sequence[int], number: int, moves: Callable[[StateT], Iterable[Move[StateT]]]
 ) -> list[str]:
     """Return the labels of the moves from the first state to this one."""
     path = [number]

@@ -1,8 +1,6 @@
 """Parts of a crawl that users might have: extensions, and a stats collector that fails."""
 
-import resource
 import time
-from pathlib import Path
 from typing import Any, Self
 
 from scrapy import signals
@@ -14,9 +12,6 @@ from scrapy_bloom.queue.worker import Worker
 
 LONGEST_STALL = "ticker/longest"
 ALL_TURNS = "ticker/all"
-HOOKS = "hooks"
-PEAK_MEMORY = "memory/peak_kb"
-TICKED = Path("ticked")
 _TICK_SECONDS = 0.01
 
 
@@ -28,8 +23,7 @@ def enabling(part: type) -> dict[str, object]:
 class Ticker:
     """Measures the maximum CPU time of a reactor turn, from the opening of the spider.
 
-    Elapsed time would depend on the load of the machine. Each turn touches the file `ticked`, which shows that no turn
-    blocks.
+    Elapsed time would depend on the load of the machine.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -54,29 +48,12 @@ class Ticker:
         self._longest = max(self._longest, now - self._last)
         self._all += now - self._last
         self._last = now
-        TICKED.touch()
 
     def _stop(self) -> None:
         self._call.stop()
         assert self._crawler.stats is not None
         self._crawler.stats.set_value(LONGEST_STALL, self._longest)
         self._crawler.stats.set_value(ALL_TURNS, self._all)
-        self._crawler.stats.set_value(PEAK_MEMORY, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-class Hooks:
-    """A stat: does this package watch the pages of the crawl?"""
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        hooks = cls()
-        crawler.signals.connect(lambda: hooks._count(crawler), signals.spider_opened, weak=False)
-        return hooks
-
-    def _count(self, crawler: Crawler) -> None:
-        assert crawler.engine is not None
-        assert crawler.stats is not None
-        crawler.stats.set_value(HOOKS, "call_spider_async" in vars(crawler.engine.scraper))
 
 
 class FaultyStats(MemoryStatsCollector):

@@ -7,7 +7,7 @@ of a known command, even in a pipeline, and the commands that reached the server
 import contextlib
 import random
 import socket
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -55,7 +55,7 @@ class FaultProxy(TcpProxy):
 
     Faults hit the commands with these names, or else all except those of a handshake; if `naming` is set, only commands
     that contain these bytes. `done` counts the whole commands of this kind that the server has answered, and `faults`
-    the failed ones. A late reply is sent after `late_seconds`, or when `late` is set.
+    the failed ones.
     """
 
     def __init__(self, upstream: int, *names: str) -> None:
@@ -64,8 +64,6 @@ class FaultProxy(TcpProxy):
         self.done: Counter[bytes] = Counter()
         self.faults = 0
         self.naming = b""
-        self.late = threading.Event()
-        self.late_seconds = _LATE_SECONDS
         self._names = frozenset(name.encode() for name in names)
 
     @property
@@ -82,35 +80,22 @@ class FaultProxy(TcpProxy):
         name = command.split(b"\r\n", 3)[2].upper()
         return self.naming in command and (name in self._names if self._names else name not in _HANDSHAKE)
 
-    def next_fault(self) -> Place | None:
-        """Take the fault for the next command from the plan."""
-        with self.lock:
-            place = next(self.plan, None)
-            self.faults += place is not None
-        return place
-
-    def note_done(self, command: bytes) -> None:
-        """Count a command that the server has answered."""
-        with self.lock:
-            self.done[command] += 1
-
     def serve(self, client: socket.socket, server: socket.socket) -> None:
         """Forward one command after another, each with its reply."""
         with client.makefile("rb") as requests, server.makefile("rb") as replies:
             while self._exchange(client, server, requests, replies):
                 pass
 
-    def end(self) -> None:
-        """Send the late replies."""
-        self.late.set()
-
     def _exchange(
         self, client: socket.socket, server: socket.socket, requests: BufferedIOBase, replies: BufferedIOBase
     ) -> bool:
         """Forward a command and its reply; return False to end the connection."""
         command = _read(requests)
-        is_aimed_at = self.is_aimed_at(command)
-        place = self.next_fault() if is_aimed_at else None
+        is_aimed_at, place = self.is_aimed_at(command), None
+        if is_aimed_at:
+            with self.lock:
+                place = next(self.plan, None)
+                self.faults += place is not None
         if place is Place.BEFORE:
             return False
         if place is Place.REQUEST:
@@ -119,7 +104,8 @@ class FaultProxy(TcpProxy):
         server.sendall(command)
         reply = _read(replies)
         if is_aimed_at:
-            self.note_done(command)
+            with self.lock:
+                self.done[command] += 1
         return self._reply(client, requests, reply, place)
 
     def _reply(self, client: socket.socket, requests: BufferedIOBase, reply: bytes, place: Place | None) -> bool:
@@ -128,7 +114,7 @@ class FaultProxy(TcpProxy):
             while requests.read(1):  # until the client gives up
                 pass
         if place is Place.LATE:
-            self.late.wait(self.late_seconds)
+            time.sleep(_LATE_SECONDS)
         if place is Place.REPLY:
             client.sendall(reply[: len(reply) // 2])
         is_whole = place in {None, Place.LATE}

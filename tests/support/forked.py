@@ -82,11 +82,7 @@ class Forked:
 
 
 def start(
-    arguments: Sequence[str],
-    directory: Path,
-    environment: Mapping[str, str],
-    out: IO[bytes],
-    err: IO[bytes],
+    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> Process:
     """Start `scrapy` with these arguments.
 

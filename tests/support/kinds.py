@@ -65,12 +65,7 @@ def _tls_sentinel(directory: Path) -> Iterator[Place]:
     with (
         running("redis", *certificate.options(port), "--requirepass", PASSWORD) as master,
         watching(
-            master,
-            directory,
-            knows_master,
-            PASSWORD,
-            own_password=SENTINELS_PASSWORD,
-            encrypted=(certificate, port),
+            master, directory, knows_master, PASSWORD, own_password=SENTINELS_PASSWORD, encrypted=(certificate, port)
         ) as watch,
     ):
         options = f"ssl_ca_certs={certificate.public}&sentinel_password={SENTINELS_PASSWORD}"

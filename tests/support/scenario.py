@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import redis
 from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
 from devtools.site import Links, Site, serving
 from tests.support import crawling
-from tests.support.moments import Moments
 from tests.support.servers import Server
 from tests.support.spiders import links as links_spider
 from tests.support.waiting import until
@@ -41,6 +40,7 @@ LEASE: dict[str, object] = {"BLOOMFILTER_LEASE": 1}
 SINGLE_CONNECTION: dict[str, object] = {"REDIS_PARAMS": '{"single_connection_client": true}'}
 
 Kind = dict[str, object]
+Action = Callable[[str], object]
 
 every_scheduler = pytest.mark.parametrize(
     "kind", [FILTER_ALONE, SCRAPY, OURS], ids=["scrapy-redis", "scrapy", "scrapy-bloom"]
@@ -50,16 +50,54 @@ every_scheduler = pytest.mark.parametrize(
 # Linux.
 REACTORS: dict[str, Kind] = {
     "asyncio": {"TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor"},
-    "select": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
     "none": {"TWISTED_REACTOR": ""},
 }
-every_reactor = pytest.mark.parametrize("reactor", REACTORS.values(), ids=REACTORS)
 # Only `make test-all` runs the test under another one, too.
 asyncio_first = pytest.mark.parametrize(
-    "reactor",
-    [REACTORS["asyncio"], pytest.param(REACTORS["none"], marks=pytest.mark.long)],
-    ids=["asyncio", "none"],
+    "reactor", [REACTORS["asyncio"], pytest.param(REACTORS["none"], marks=pytest.mark.long)], ids=["asyncio", "none"]
 )
+
+
+class Moments:
+    """The events of a crawl, each at a number of requested pages, and the delay of each page.
+
+    `when(number, action)` calls the action with the name of the requesting worker, before the response. Actions run one
+    at a time, and `check` raises their errors at the end.
+    """
+
+    def __init__(self, delay: float) -> None:
+        self.asked = 0
+        self.delay = delay
+        self._actions: list[tuple[int, Action]] = []
+        self._errors: list[Exception] = []
+        self._lock = threading.Lock()
+        self._never = threading.Event()
+
+    def when(self, number: int, action: Action) -> None:
+        """Call an action when the page with this number is requested, or as soon after as possible."""
+        self._actions.append((number, action))
+
+    def __call__(self, worker: str) -> None:
+        """Handle the request of a page."""
+        with self._lock:
+            self.asked += 1
+            due = [action for number, action in self._actions if number <= self.asked]
+            self._actions = [(number, action) for number, action in self._actions if number > self.asked]
+            for action in due:
+                self._act(action, worker)
+        self._never.wait(self.delay)
+
+    def _act(self, action: Action, worker: str) -> None:
+        try:
+            action(worker)
+        except Exception as error:  # `check` raises it
+            self._errors.append(error)
+
+    def check(self) -> None:
+        """Assert that every event has happened, without errors."""
+        assert self._actions == []
+        for error in self._errors:
+            raise error
 
 
 class Scene:
@@ -102,7 +140,9 @@ class Scene:
 
     def start_at(self, path: str, name: str, kind: Kind, **settings: object) -> CrawlProcess:
         """Start a worker at the page with this path; None removes a setting."""
-        given = {**self._settings, **kind, **settings}
+        is_stock = kind.get("DUPEFILTER_CLASS") == STOCK["DUPEFILTER_CLASS"]  # it has the spider's name alone in keys
+        own = {"SCHEDULER_DUPEFILTER_KEY": self._key} if is_stock else {}
+        given = {**self._settings, **own, **kind, **settings}
         settings = {setting: value for setting, value in given.items() if value is not None}
         worker = crawling.begin(name, self.site.url + path, self._directory, settings, self.spider, key=self._key)
         self.workers.append(worker)

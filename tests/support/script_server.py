@@ -87,13 +87,7 @@ class ScriptServer(Commands):
 
 def execute(commands: Commands, name: bytes, args: Sequence[bytes]) -> Any:
     """Execute a command."""
-    command = COMMANDS.get(name)
-    if command is None:
-        raise NotImplementedError(f"ScriptServer has no command {name.decode()}")
-    method, least, most = command
-    if not least <= len(args) <= most:
-        raise CommandError("ERR Wrong number of args calling command from script")
-    return method(commands, *args)
+    return COMMANDS[name](commands, *args)
 
 
 class _Lua:
@@ -130,7 +124,7 @@ class _Lua:
     def _execute(self, name: bytes, *arguments: Any) -> Any:
         """Execute a command of a script."""
         try:
-            args = [each if type(each) is bytes else _of_lua(each) for each in arguments]
+            args = [each if type(each) is bytes else formatted(each) for each in arguments]
             reply = execute(self._commands, name, args)
         except CommandError as error:
             return None, None, str(error).encode()
@@ -155,13 +149,6 @@ def _error(text: str) -> ResponseError:
 def _encoded(argument: Argument) -> bytes:
     """Encode an argument as redis-py does."""
     return argument if isinstance(argument, bytes) else str(argument).encode()
-
-
-def _of_lua(argument: object) -> bytes:
-    """Encode an argument of a script's command that is no string."""
-    if isinstance(argument, bool) or not isinstance(argument, int | float):
-        raise CommandError("ERR Command arguments must be strings or integers")
-    return formatted(argument)
 
 
 _LUA = _Lua()

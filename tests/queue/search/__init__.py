@@ -19,11 +19,7 @@ _MOST_STEPS = 5_000
 
 
 def search(
-    scenario: Scenario,
-    *,
-    worker: type[AnyWorker] = Worker,
-    texts: dict[str, str] | None = None,
-    limit: int = 3_000_000,
+    scenario: Scenario, *, worker: type[AnyWorker] = Worker, texts: dict[str, str] | None = None, limit: int = 3_000_000
 ) -> tuple[Found, int]:
     """Visit the states of a scenario until a promise is broken.
 

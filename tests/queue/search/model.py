@@ -7,18 +7,7 @@ from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Offer
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.normal import normalize
-from tests.queue.search.world import (
-    LEASE,
-    Packet,
-    Process,
-    Scenario,
-    Source,
-    State,
-    key,
-    mask_of,
-    pages_of,
-    union,
-)
+from tests.queue.search.world import LEASE, Packet, Process, Scenario, Source, State, key, mask_of, pages_of, union
 from tests.support.running import AnyWorker
 from tests.support.script_server import ScriptServer
 

@@ -8,19 +8,7 @@ from scrapy_bloom.queue.values import Call, Outcome, Phase, Trouble
 from tests.queue.search import promises
 from tests.queue.search.model import Model, Now, is_one_of
 from tests.queue.search.normal import FIELDS, quiet_times, registrations, store
-from tests.queue.search.world import (
-    FILTERS,
-    KEYS,
-    LEASE,
-    NOW,
-    Oracle,
-    Process,
-    Source,
-    State,
-    key,
-    mask_of,
-    union,
-)
+from tests.queue.search.world import FILTERS, KEYS, LEASE, NOW, Oracle, Process, Source, State, key, mask_of, union
 from tests.support.explore import Move
 from tests.support.running import running
 from tests.support.script_server import ScriptServer
@@ -298,7 +286,7 @@ class Crawl:
         lost.packet = None
         yield Move(_text("the late packet is lost"), lost.freeze(), True)
         reply = self._execute(after, w, index, call)
-        yield Move(partial(_label, w, index, call, f"arrives: {_shown(reply)}"), after.freeze(), True)
+        yield Move(partial(_label, w, index, call, f"arrives: {shown(reply)}"), after.freeze(), True)
 
     def _free_time(self, now: Now) -> int:
         """Return the smallest addition to the time that makes no crawl's id or run a second time."""
@@ -400,11 +388,11 @@ def _text(text: str) -> Callable[[], str]:
 
 
 def _label(w: int, index: int, call: Call, reply: Any) -> str:
-    answer = reply if isinstance(reply, str) else _shown(reply)
-    return f"w{w} {call.script} {'in 1 ' * index}{_shown(call.arguments)}: {answer}"
+    answer = reply if isinstance(reply, str) else shown(reply)
+    return f"w{w} {call.script} {'in 1 ' * index}{shown(call.arguments)}: {answer}"
 
 
-def _shown(values: Any) -> str:
+def shown(values: Any) -> str:
     """Return values without digests."""
     if not isinstance(values, list | tuple):
         return str(values)

@@ -1,6 +1,6 @@
 """TCP proxies between clients and a Redis server on this machine, each with a policy of its own.
 
-`faults` fails at chosen commands, `link` is far, slow, held, cut or rerouted.
+`faults` fails at chosen commands, `link` is far, slow, cut or rerouted.
 """
 
 import contextlib
@@ -47,23 +47,13 @@ class TcpProxy(ThreadingTCPServer):
         """Forward a connection until it ends. Either side may close at any time: an OSError ends it, too."""
         raise NotImplementedError
 
-    def end(self) -> None:
-        """Let go of connections that wait, when the proxy ends."""
-
-    def cut(self) -> int:
-        """Cut all connections, and return how many there were."""
+    def cut(self) -> None:
+        """Cut all connections."""
         with self.lock:
             doomed = list(self._open)
         for sides in doomed:
             for side in sides:
                 shut(side)
-        return len(doomed)
-
-    def cut_for_good(self) -> None:
-        """Cut all connections, and refuse further ones."""
-        with self.lock:
-            self._has_ended = True
-        self.cut()
 
     @contextlib.contextmanager
     def connecting(self, client: socket.socket, server: socket.socket) -> Iterator[None]:
@@ -107,10 +97,11 @@ def running(proxy: P) -> Iterator[P]:
         try:
             yield proxy
         finally:
-            proxy.end()
             proxy.shutdown()
             thread.join()
-            proxy.cut_for_good()
+            with proxy.lock:
+                proxy._has_ended = True
+            proxy.cut()
 
 
 def shut(side: socket.socket, how: int = socket.SHUT_RDWR) -> None:

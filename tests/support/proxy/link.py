@@ -1,4 +1,4 @@
-"""A link between clients and a server: far, slow, held, cut, or rerouted.
+"""A link between clients and a server: far, slow, cut, or rerouted.
 
 Clients keep one address while servers change behind it, as behind a load balancer or a virtual address. It knows no
 protocol.
@@ -9,7 +9,6 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.support.proxy import CHUNK, TcpProxy, running, shut
@@ -36,21 +35,13 @@ class Link:
 
 
 class LinkProxy(TcpProxy):
-    """Forwards at the speed of its `link`; counts delayed messages and dropped replies."""
+    """Forwards at the speed of its `link`."""
 
     receive_buffer = _BUFFER
 
     def __init__(self, upstream: int) -> None:
         super().__init__(upstream)
         self.link = Link()
-        self.delayed = self.lost = 0
-        self._gate = threading.Lock()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold all data to the server for as long as the block lasts; replies still come."""
-        with self._gate:
-            yield
 
     def serve(self, client: socket.socket, server: socket.socket) -> None:
         """Forward both ways at once."""
@@ -62,8 +53,7 @@ class LinkProxy(TcpProxy):
     def _forward(self, source: socket.socket, target: socket.socket, *, is_reply: bool = False) -> None:
         """Forward one way. Another thread sends, so that the bytes leave with the intervals of their arrival."""
         waiting = _Waiting()
-        gate = contextlib.nullcontext() if is_reply else self._gate
-        sending = threading.Thread(target=_send_when_due, args=(waiting, source, target, gate), daemon=True)
+        sending = threading.Thread(target=_send_when_due, args=(waiting, source, target), daemon=True)
         sending.start()
         data = b"first"
         while data:
@@ -76,8 +66,6 @@ class LinkProxy(TcpProxy):
                 data = b""
             if rate is not None:
                 time.sleep(len(data) / rate)
-            with self.lock:
-                self.delayed += delay > 0
             waiting.put((time.monotonic() + delay, data))
         sending.join()
 
@@ -86,16 +74,10 @@ class LinkProxy(TcpProxy):
         with self.lock:
             is_lost = self.link.lost_replies > 0
             self.link.lost_replies -= is_lost
-            self.lost += is_lost
         return is_lost
 
 
-def _send_when_due(
-    waiting: _Waiting,
-    source: socket.socket,
-    target: socket.socket,
-    gate: contextlib.AbstractContextManager[object],
-) -> None:
+def _send_when_due(waiting: _Waiting, source: socket.socket, target: socket.socket) -> None:
     """Send the data that waits, each part when it is due, until the empty one, which ends the connection."""
     while True:
         due, data = waiting.get()
@@ -103,8 +85,7 @@ def _send_when_due(
         if not data:
             break
         try:
-            with gate:
-                target.sendall(data)
+            target.sendall(data)
         except OSError:
             break
     shut(source)
