@@ -52,6 +52,8 @@ _TICK_SECONDS = 0.25
 _REST_SECONDS = 1.0
 # The calls of a queue of scrapy-redis that one script of ours replaces.
 _CALLS = "push", "pop", "clear"
+# Between the class of the spider and its serializer in a registration.
+_WITH = " with "
 
 T = TypeVar("T")
 
@@ -174,15 +176,19 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _require_readable(self) -> None:
         """Refuse a queue whose first request was written by another SCHEDULER_SERIALIZER."""
-        for key in () if self.flush_on_start else [each.keys.queue for each in self._queues]:
-            first = self._retry(partial(first_request, self.server, key))
-            if first is not None and (writer := misread(first, self.queue.serializer)):
-                raise ConfigError(
-                    f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: the requests in the "
-                    f"queue {key!r} were written with {writer!r}, and this crawl cannot read them; set "
-                    f"SCHEDULER_SERIALIZER = {writer!r} until they are crawled, or SCHEDULER_FLUSH_ON_START = True to "
-                    "start over"
-                )
+        for queue in () if self.flush_on_start else self._queues:
+            first = self._retry(partial(first_request, self.server, queue.keys.queue))
+            _, failed = self._retry(partial(queue.read_failed, 0))
+            for member in [*([first] if first else []), *(kept.member for _, kept in failed[:1])]:
+                if writer := misread(member, self.queue.serializer):
+                    raise self._wrong_serializer(
+                        f"a request of the queue {queue.keys.queue!r} was written with {writer!r}, and this crawl "
+                        f"cannot read it. If your crawls have written it, set SCHEDULER_SERIALIZER = {writer!r} until "
+                        "all are fetched, since a foreign pickle can execute code; or SCHEDULER_FLUSH_ON_START = True"
+                    )
+
+    def _wrong_serializer(self, why: str) -> ConfigError:
+        return ConfigError(f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: {why}")
 
     def _new_worker(self) -> Worker:
         """Return the worker of a partition."""
@@ -190,7 +196,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         return Worker(
             self.worker_name,
             config.lease,
-            f"{spider.__module__}.{spider.__qualname__}",
+            f"{spider.__module__}.{spider.__qualname__}{_WITH}{self.queue.serializer.__name__}",
             self._parameters,
             self._fingerprint_in,
             cache_size=config.cache_size // config.partitions,
@@ -306,13 +312,17 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             False if the request is a known repeat, else True. A repeat that only Redis knows is dropped later, with the
             signal `request_dropped`.
         """
-        fingerprint = self._mark_of(request)
-        if fingerprint is not None and self._worker.is_repeat(fingerprint):
-            self._report.counters.cache_hits += 1
-            self._note_repeat(request)
-            return False
-        offer = self._codec.encode(request, fingerprint)
-        self._delivery.put(offer, is_start=request is self._start)
+        try:
+            fingerprint = self._mark_of(request)
+            if fingerprint is not None and self._worker.is_repeat(fingerprint):
+                self._report.counters.cache_hits += 1
+                self._note_repeat(request)
+                return False
+            offer = self._codec.encode(request, fingerprint)
+            self._delivery.put(offer, is_start=request is self._start)
+        except Exception as error:
+            self._fail(error)
+            raise
         return True
 
     def next_request(self) -> Request | None:
@@ -321,7 +331,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Returns:
             The request, or None if the queue is empty or Redis is silent.
         """
-        with contextlib.suppress(RedisUnreachableError):
+        try:
             self._note_finished()
             deadline = self._delivery.deadline()
             while (entry := self._delivery.next_entry(deadline)) is not None:
@@ -336,6 +346,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                         self._report.count(DEQUEUED)
                     return request
                 self._worker.finish(entry.member, Outcome.UNREADABLE)
+        except RedisUnreachableError:
+            pass
+        except Exception as error:
+            self._fail(error)
         return None
 
     def has_pending_requests(self) -> bool:
@@ -349,6 +363,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._delivery.deliver()
         except RedisUnreachableError:
             return not self._delivery.has_ended
+        except Exception as error:
+            self._fail(error)
+            return False
         has_work = not self._worker.is_idle or self._worker.waiting > 0
         if has_work:
             self._delivery.wakeup.set(MIN_PAUSE)
@@ -362,20 +379,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         if not self._has_opened:
             return
-        delivery, worker = self._delivery, self._worker
+        delivery = self._delivery
         self._ticker.stop()
         self._heartbeat.stop()
-        self._note_heartbeats()
+        self._stop()
         # The shared filter of a stopped crawl calls the requests seen that wait in the queue.
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "shared" if self._is_shared else "stopped"
         mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
-        worker.stop()
         leave = partial(delivery.retry, partial(delivery.leave, mode), LAST_TRY_SECONDS)
         if not self._has_joined:  # a refused start has its error; the reply to a join may be lost
             with contextlib.suppress(BloomError, *FAULTS):
                 leave()
             return
-        self._note_finished()
         self._report.refresh()
         try:
             leave()
@@ -386,6 +401,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 cause_of(error),
                 self._config.lease,
             )
+        except Exception as error:
+            self._fail(error)
         finally:
             delivery.confirm()
             for report in delivery.reports:
@@ -397,6 +414,16 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     ", ".join(repr(queue.keys.failed) for queue in self._queues),
                 )
             self._report.end()
+
+    def _stop(self) -> None:
+        """Take nothing more, and note what the engine is done with."""
+        try:
+            self._note_heartbeats()
+            self._worker.stop()
+            if self._has_joined:
+                self._note_finished()
+        except Exception as error:
+            self._fail(error)
 
     def flush(self) -> None:
         """Refuse to delete the queue beside other workers; see `_refuse_call`."""
@@ -432,6 +459,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             RedisUnreachableError: Redis is silent, or has refused a command and the crawl ends.
         """
         return self._delivery.ask(work)
+
+    def _fail(self, error: Exception) -> None:
+        """End the crawl at a fault of our own. No page is acknowledged any more: its links may not be queued."""
+        self._holds_pages = self._delivery.has_ended = True
+        self.df.end_crawl(error)
 
     # Requests.
 
@@ -485,15 +517,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Returns:
             True if time was too short for everything.
         """
-        if engine.is_closing(self.spider.crawler):
-            self._worker.stop()
-        self._note_finished()
-        self._note_heartbeats()
-        self._delivery.confirm()
-        self._report.update()
         try:
+            if engine.is_closing(self.spider.crawler):
+                self._worker.stop()
+            self._note_finished()
+            self._note_heartbeats()
+            self._delivery.confirm()
+            self._report.update()
             return self._delivery.deliver(rest=_REST_SECONDS)
         except RedisUnreachableError:
+            return False
+        except Exception as error:
+            self._fail(error)
             return False
 
     def _spider_idle(self) -> None:
@@ -542,6 +577,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return ConfigError(
                 f"SCHEDULER_DUPEFILTER_KEY = {mine!r}: other workers of the queue {queue!r} use the filter "
                 f"{of_filter!r}; set that key for all of them"
+            )
+        spider, _, serializer = spider.partition(_WITH)
+        if spider == f"{type(self.spider).__module__}.{type(self.spider).__qualname__}":
+            return self._wrong_serializer(
+                f"other workers of the queue {queue!r} have {serializer!r}; set the same for all of them"
             )
         return ConfigError(
             f"SCHEDULER_QUEUE_KEY: workers of the spider {spider!r} are registered with the queue {queue!r}. "

@@ -4,6 +4,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 import redis
 
 from devtools.crawl_process import Crawl
@@ -134,10 +135,13 @@ def test_request_is_not_dropped_with_its_filter(valkey: Server, key: str, tmp_pa
         assert_complete(played, second)
 
 
-def test_fault_of_the_worker_ends_the_crawl(valkey: Server, key: str, tmp_path: Path) -> None:
-    """An error of our own in the middle of a call ends the crawl with its traceback; the next one misses no page."""
-    with scene(linked(PAGES), tmp_path, valkey.url, key, delay=0) as played:
-        first = played.crawl({**OURS, **LEASE, "SCHEDULER_PERSIST": True, **enabling(BrokenWorker)}, "first")
+@pytest.mark.parametrize("broken", ["receive", "is_repeat", "offer", "take", "finish", "next_calls"])
+def test_fault_of_the_worker_ends_the_crawl(broken: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """An error of our own ends the crawl with its traceback, wherever it is; the next one misses no page."""
+    kind: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "BROKEN": broken, **enabling(BrokenWorker)}
+    # Each page is linked once: a lost link is a missed page.
+    with scene(tree(PAGES), tmp_path, valkey.url, key, delay=0) as played:
+        first = played.crawl(kind, "first")
         assert first.stats["finish_reason"] == "bloomfilter_error"
         assert first.exit_code == 1
         assert "The crawl ends by a fault of scrapy-bloom" in first.log

@@ -77,9 +77,9 @@ def test_another_serializer(
             writer = before or PICKLE
             with pytest.raises(ConfigError) as refused:
                 opened(SCHEDULER_SERIALIZER=after)
-            text = f"SCHEDULER_SERIALIZER = {after!r}: the requests in the queue {queue!r} were written with {writer!r}"
+            text = f"SCHEDULER_SERIALIZER = {after!r}: a request of the queue {queue!r} was written with {writer!r}"
             assert str(refused.value).startswith(text)
-            assert f"set SCHEDULER_SERIALIZER = {writer!r} until they are crawled" in str(refused.value)
+            assert f"set SCHEDULER_SERIALIZER = {writer!r} until all are fetched" in str(refused.value)
             assert client.zrange(queue, 0, -1, withscores=True) == waiting
         assert urls(opened(SCHEDULER_SERIALIZER=before if is_refused else after)) == [URL + "before"]
 

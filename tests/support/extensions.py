@@ -73,9 +73,10 @@ class FaultyStats(MemoryStatsCollector):
 
 
 class BrokenWorker:
-    """Breaks the worker of the queue from the first response on: it cannot apply a reply."""
+    """Breaks a method of the worker of the queue, which the setting BROKEN names, from the first response on."""
 
     def __init__(self, crawler: Crawler) -> None:
+        self._name = crawler.settings["BROKEN"]
         crawler.signals.connect(self._break, signals.response_received)
 
     @classmethod
@@ -83,7 +84,7 @@ class BrokenWorker:
         return cls(crawler)
 
     def _break(self) -> None:
-        def receive(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise KeyError("broken")
 
-        Worker.receive = receive  # type: ignore[method-assign,assignment]
+        setattr(Worker, self._name, fail)
