@@ -114,6 +114,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 "crawl between workers, set SCHEDULER = 'scrapy_bloom.BloomScheduler'; to share a filter between "
                 "crawls, SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'; to resume a crawl, JOBDIR"
             )
+        elif self._is_shared and not settings.get("JOBDIR"):
+            logger.warning(
+                "The filter at %r is shared and stays, but the queue ends with this process: after a stop the filter "
+                "calls the pending requests seen, and their pages are missed. Set JOBDIR, or SCHEDULER = "
+                "'scrapy_bloom.BloomScheduler'",
+                self.key,
+            )
         return self
 
     @classmethod

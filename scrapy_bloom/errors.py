@@ -1,7 +1,7 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
 # An action of several errors.
-START_ANEW = "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True)"
+START_ANEW = "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True; a shared filter by `scrapy bloom clear`)"
 
 
 class BloomError(Exception):

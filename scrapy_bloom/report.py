@@ -44,7 +44,10 @@ _OF_FILTER = tuple(_PREFIX + field for fields in _FIELDS.values() for field in f
 NAMES = (FILTERED, RECOVERED, DEAD_LETTERS, FAILED, QUEUE_LOSSES, UNSERIALIZABLE, *_OF_FILTER)
 
 _UPDATE_SECONDS = 0.1
-_START_OVER = ", whose pages may be missed. To fetch them, start over with SCHEDULER_FLUSH_ON_START = True"
+_START_OVER = (
+    ", whose pages may be missed. To fetch them, start over with SCHEDULER_FLUSH_ON_START = True, or if the filter is "
+    "shared by `scrapy bloom clear`"
+)
 _JOINS_AGAIN = ". This worker joins again with its requests, and some may be fetched twice"
 _GONE = (
     "Requests in the queue %r or leased from it are gone%s, %s of them known: a key of it, or of another of its "

@@ -19,7 +19,7 @@ from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.queue.inspection import QueueState, sum_of
-from scrapy_bloom.queue.keys import names_shared_filter
+from scrapy_bloom.queue.keys import QueueKeys, names_shared_filter
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import as_size, as_text, plural
 from scrapy_bloom.transport.scripts import Script
@@ -66,6 +66,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             keys += [each.key for _, _, each in going if each]
             why = "the data has changed since it was shown; a queue stays with its filter"
             raise WrongTypeError(f"{', '.join(keys)}: not deleted, because {why}. Run it without --yes to see the data")
+        if part.queue and queue is None:  # another scheduler may take its requests next
+            part.send("HDEL", QueueKeys(part.queue).crawl, "waiting")
         going.pop()
     lines = [f"server: {target.server}"]
     lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     report: dict[str, Any] = {"server": target.server, "key": target.key, "queues": [], "deleted": not going}
     report["filters"] = [{**each.figures, "goes": not is_shared} for each in filters if each]
     if states := [queue for queue in queues if queue]:
-        report["queues"], about = _describe(sum_of(states), goes=options.with_queue)
+        report["queues"], about = _describe(sum_of(states), goes=options.with_queue, is_shared=is_shared)
         lines += about
     if not is_empty:
         lines.append("nothing was deleted: run it with --yes to delete this" if going else "deleted")
@@ -106,7 +108,7 @@ def _delete(part: Place, found: _Filter | None, queue: QueueState | None) -> boo
     return bool(part.retry(lambda: _DELETE.call(part.client, keys, arguments)))
 
 
-def _describe(queue: QueueState, *, goes: bool) -> tuple[list[dict[str, Any]], list[str]]:
+def _describe(queue: QueueState, *, goes: bool, is_shared: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the figures of a queue for JSON, and its lines."""
     names = ("waiting", "leased", "dead_letters", "failed")
     figures = {name: getattr(queue, name) for name in names} | {"workers": len(queue.workers)}
@@ -114,6 +116,8 @@ def _describe(queue: QueueState, *, goes: bool) -> tuple[list[dict[str, Any]], l
     lines = [f"queue: {queue.key}: {'deleted, too' if goes else 'kept'}; {', '.join(counts)}"]
     if not goes and queue.waiting + queue.leased:
         lines.append("warning: without the filter, further links to the pages of this queue are fetched again")
-    if len(queue.workers) > queue.silent_workers:
+    if is_shared and queue.waiting + queue.leased:
+        lines.append("warning: the shared filter calls the deleted requests seen: their pages are missed")
+    elif len(queue.workers) > queue.silent_workers:
         lines.append("warning: live workers go on without the deleted data, and fetch pages again; stop them first")
     return [{"key": queue.key, **figures, "goes": goes}], lines

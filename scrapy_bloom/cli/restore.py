@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def _read(archive: ZipFile) -> list[dict[str, str]]:
     """Read the whole file, and return the fields of the filter in each partition."""
     description = json.loads(archive.read(DESCRIPTION))
-    if description["format"] > FORMAT:
+    if not 1 <= description["format"] <= FORMAT:
         raise ValueError(f"it has format {description['format']}, newer than {FORMAT}: upgrade scrapy-bloom")
     for number, fields in enumerate(description["partitions"]):
         for name, size in (shard for layer in layers_of(fields, 0) for shard in layer.shards):

@@ -129,7 +129,7 @@ class FilterParameters:
             MismatchError: the stored filter has other parameters, or a newer format.
         """
         stored = json.loads(text)
-        if stored["format"] > FORMAT:
+        if stored.get("format", 0) > FORMAT:
             raise MismatchError(
                 f"the filter at {key!r} has format {stored['format']}, and this scrapy-bloom knows formats up to "
                 f"{FORMAT}: upgrade scrapy-bloom here, or use another key"

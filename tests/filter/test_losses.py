@@ -141,7 +141,7 @@ def test_other_parameters(client: Any, key: str) -> None:
     with pytest.raises(MismatchError) as caught:
         BloomFilter(client, key, capacity=2000, error_rate=1e-4, expansion=3)
     for part in (
-        "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True)",
+        "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True; ",
         "capacity = 2000 here, 1000",
         "error_rate = 0.0001 here, 0.001",
         "expansion = 3 here, 2",

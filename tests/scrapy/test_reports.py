@@ -12,7 +12,7 @@ from scrapy_bloom import BloomRFPDupeFilter, FilterInfo
 from scrapy_bloom.filter.info import Counters
 from scrapy_bloom.report import _FIELDS
 from tests.support.dupefilters import BY_CRAWLER, KEY, Way, by_crawler, crawler_of, page, said, seen
-from tests.support.in_process import end
+from tests.support.in_process import end, start
 from tests.support.servers import Server
 from tests.support.waiting import until
 
@@ -183,7 +183,10 @@ def test_not_too_full(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_shared(key: str, valkey: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a shared filter, one warning names the settings for it; with one of them there is none."""
+    """Without a shared filter, one warning names the settings for it; with one of them there is none.
+
+    A filter shared by spiders outlives the queue of this process: a warning says what a stop would miss.
+    """
     for settings in ({KEY: key}, {"JOBDIR": str(tmp_path)}):
         BloomRFPDupeFilter.from_crawler(crawler_of(valkey, spider_name=key, **settings))
     BloomRFPDupeFilter.from_spider(crawler_of(valkey, spider_name=key).spider)
@@ -193,3 +196,8 @@ def test_what_is_shared(key: str, valkey: Server, tmp_path: Path, caplog: pytest
     assert warning.startswith("Nothing is shared")
     named = ("'scrapy_bloom.BloomScheduler'", "SCHEDULER_DUPEFILTER_KEY = '%(spider)s:dupefilter'", "JOBDIR")
     assert [part for part in named if part not in warning] == []
+    caplog.clear()
+    BloomRFPDupeFilter.from_crawler(start({"REDIS_URL": valkey.url, "BLOOMFILTER_CAPACITY": 1000, KEY: key}, "shop"))
+    (warning,) = said(caplog)
+    assert "is shared and stays" in warning
+    assert "their pages are missed" in warning
