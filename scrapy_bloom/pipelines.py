@@ -36,11 +36,19 @@ _GIVEN_UP = (
 )
 
 
+class _Stored(Deferred[Any]):
+    """The result of an item: a Deferred that a coroutine can await under each reactor."""
+
+    def __await__(self) -> Any:
+        future = maybe_deferred_to_future(self)
+        return super().__await__() if future is self else future.__await__()
+
+
 class _Waiting(NamedTuple):
     item: Any
     spider: Spider
     value: bytes | None
-    stored: Deferred[Any]
+    stored: _Stored
 
 
 class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
@@ -146,7 +154,7 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         """
         return key_of("REDIS_ITEMS_KEY", self.key, spider)
 
-    async def process_item(self, item: Any, spider: Spider | None = None) -> Any:
+    def process_item(self, item: Any, spider: Spider | None = None) -> Any:
         """Store an item; wait while Redis is unreachable, without blocking the reactor.
 
         Args:
@@ -154,12 +162,28 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
             spider: the crawl's spider; Scrapy before 2.14 passes it.
 
         Returns:
-            The item, or the result of an overridden `_process_item`.
+            An awaitable of the item, or of the result of an overridden `_process_item`. An overridden `process_item`
+            gets a Deferred, to which it can add callbacks, as from scrapy-redis.
 
         Raises:
-            BloomError: Redis has refused the item, or was unreachable when the crawl ended.
-            ConfigError: `from_crawler` is overridden, and the spider is unknown.
+            BloomError: when awaited: Redis has refused the item, or was unreachable when the crawl ended.
+            ConfigError: when awaited: `from_crawler` is overridden, and the spider is unknown.
         """
+        is_own = type(self).process_item is RedisPipeline.process_item
+        return self._result(item, spider) if is_own else self._stored(item, spider)  # Scrapy warns of a Deferred
+
+    async def _result(self, item: Any, spider: Spider | None) -> Any:
+        return await self._stored(item, spider)
+
+    def _stored(self, item: Any, spider: Spider | None) -> _Stored:
+        stored = _Stored()
+        try:
+            self._add(item, spider, stored)
+        except Exception as error:
+            stored.errback(error)
+        return stored
+
+    def _add(self, item: Any, spider: Spider | None, stored: _Stored) -> None:
         if spider is None and self._crawler is not None:
             spider = self._crawler.spider
         if spider is None:
@@ -169,12 +193,10 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         if not self._has_own_process:
             # Encoded here, so that a value of a wrong type fails alone.
             key, value = self.item_key(item, spider), self.server.get_encoder().encode(self.serialize(item))
-        stored: Deferred[Any] = Deferred()
         self._waiting.setdefault(key, []).append(_Waiting(item, spider, value, stored))
         if not self._is_storing:
             self._is_storing = True
             deferred_from_coro(self._store_all())
-        return await maybe_deferred_to_future(stored)
 
     async def _store_all(self) -> None:
         """Store the waiting items, one batch after another: no more than one thread is busy."""

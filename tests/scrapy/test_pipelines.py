@@ -9,6 +9,7 @@ import pytest
 import redis
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_redis import connection, pipelines
 
 from scrapy_bloom import ConfigError, RedisPipeline, RefusedError
@@ -57,6 +58,22 @@ class Twice(RedisPipeline):
 
     def process_item(self, item: Any, spider: Spider | None = None) -> Any:
         return super().process_item({**item, "changed": True}, spider)
+
+
+class CalledBack(RedisPipeline):
+    """Adds a callback to the parent's Deferred, as scrapy-redis's users do."""
+
+    def process_item(self, item: Any, spider: Spider | None = None) -> Any:
+        stored = super().process_item(item, spider)
+        return stored.addCallback(lambda stored: {**stored, "changed": True})
+
+
+class Awaiting(RedisPipeline):
+    """Awaits the parent's Deferred, in one of the ways that Scrapy's versions document."""
+
+    async def process_item(self, item: Any, spider: Spider | None = None) -> Any:
+        stored = super().process_item(item, spider)
+        return {**await (stored if "direct" in item else maybe_deferred_to_future(stored)), "changed": True}
 
 
 class OwnServer(RedisPipeline):
@@ -183,6 +200,18 @@ def test_process_item_calls_the_parent(piped: Piped, client: redis.Redis) -> Non
     """A subclass may change the item before it is stored."""
     assert piped.store(piped.make(Twice), ITEM) == [{**ITEM, "changed": True}]
     assert json.loads(client.lrange(piped.key, 0, -1)[0]) == {**ITEM, "changed": True}
+
+
+@pytest.mark.parametrize("kind", [CalledBack, Awaiting])
+def test_result_of_the_parent(kind: type[RedisPipeline], piped: Piped, client: redis.Redis) -> None:
+    """A subclass may change the result of the parent, which is there when the item is stored, or its error."""
+    items: list[dict[str, Any]] = [ITEM, {**ITEM, "direct": True}]
+    assert piped.store(piped.make(kind), *items) == [{**item, "changed": True} for item in items]
+    assert [json.loads(each) for each in client.lrange(piped.key, 0, -1)] == items
+    client.delete(piped.key)
+    client.set(piped.key, "no list")
+    (error,) = piped.store(piped.make(kind), ITEM)
+    assert isinstance(error, RefusedError)
 
 
 def test_own_from_crawler(piped: Piped, client: redis.Redis) -> None:
