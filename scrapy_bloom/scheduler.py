@@ -592,8 +592,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """End the crawl of a subclass that changes the queue or the filter beside the worker."""
         error = ConfigError(
             f"SCHEDULER = {f'{type(self).__module__}.{type(self).__qualname__}'!r}: something calls {name}, beside the "
-            "script that checks, queues and leases requests; call super().enqueue_request(request) instead, set "
-            "SCHEDULER_FLUSH_ON_START = True to delete a crawl, or use scrapy-redis's SCHEDULER"
+            "script that checks, queues and leases requests; call super().enqueue_request(request) instead, mark known "
+            "URLs by `scrapy bloom import --from-file FILE` before the crawl, set SCHEDULER_FLUSH_ON_START = True to "
+            "delete a crawl, or use scrapy-redis's SCHEDULER"
         )
         self._delivery.has_ended = True
         self.df.end_crawl(error)

@@ -192,6 +192,14 @@ SETTINGS = tuple(option.setting for option in OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
+_SIZES = "BLOOMFILTER_CAPACITY, the expected number of distinct requests, and BLOOMFILTER_ERROR_RATE"
+# What to set in place of settings of other packages for scrapy-redis, which nothing here would read.
+_OF_FORKS = {
+    **dict.fromkeys(map(PREFIX.__add__, ("BIT", "HASH_NUMBER", "HASH_NUMBER_LIST", "BLOCK_NUM")), _SIZES),
+    **dict.fromkeys(("SCHEDULER_DUPEFILTER_CAPACITY", "REDIS_BLOOM_CAPACITY"), "BLOOMFILTER_CAPACITY"),
+    "REDIS_SENTINELS": "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'",
+    **dict.fromkeys(("REDIS_STARTUP_NODES", "REDIS_MASTER_NODES"), "REDIS_URL = 'redis+cluster://host:6379,host:6379'"),
+}
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
 
 
@@ -320,6 +328,10 @@ def _statuses(value: Any) -> frozenset[int]:
 def _refuse_unknown(settings: BaseSettings) -> None:
     known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)}
     for name in settings:
+        if name in _OF_FORKS:
+            if settings[name] is None:
+                continue
+            raise ConfigError(f"{name}: is a setting of another package; remove it, and set {_OF_FORKS[name]}")
         if not isinstance(name, str) or not name.startswith(PREFIX) or name in known.values():
             continue
         nearest = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)

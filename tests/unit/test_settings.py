@@ -60,12 +60,24 @@ def test_unknown_name(setting: str) -> None:
         read({unknown: 5})
 
 
-@pytest.mark.parametrize("setting", ["BLOOMFILTER_BIT", "BLOOMFILTER_HASH_NUMBER"])
-def test_settings_of_the_forks(setting: str) -> None:
-    """A setting of scrapy-redis-bloomfilter, which is like none, is refused with the list of all settings."""
-    with pytest.raises(ConfigError, match=f"{setting} = 30: there is no such setting. The settings are") as refusal:
-        read({setting: 30})
-    assert all(name in str(refusal.value) for name in SETTINGS)
+@pytest.mark.parametrize(
+    ("setting", "value", "ours"),
+    [
+        *((f"BLOOMFILTER_{name}", 30, "BLOOMFILTER_ERROR_RATE") for name in ("BIT", "HASH_NUMBER", "BLOCK_NUM")),
+        ("BLOOMFILTER_HASH_NUMBER_LIST", [6, 7], "BLOOMFILTER_CAPACITY"),
+        ("SCHEDULER_DUPEFILTER_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
+        ("REDIS_BLOOM_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
+        ("REDIS_SENTINELS", [("host", 26379)], "REDIS_URL = 'redis+sentinel://"),
+        ("REDIS_STARTUP_NODES", [{"host": "node"}], "REDIS_URL = 'redis+cluster://"),
+        ("REDIS_MASTER_NODES", [{"host": "node"}], "REDIS_URL = 'redis+cluster://"),
+    ],
+)
+def test_settings_of_the_forks(setting: str, value: object, ours: str) -> None:
+    """A setting of scrapy-redis's forks, which nothing would read, is refused with what to set instead."""
+    with pytest.raises(ConfigError, match=f"^{setting}: is a setting of another package") as refusal:
+        read({setting: value})
+    assert ours in str(refusal.value)
+    assert read({setting: None}) == BloomSettings()
 
 
 def test_settings_of_others() -> None:
