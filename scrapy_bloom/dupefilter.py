@@ -10,6 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.job import job_dir
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
+from scrapy_redis import defaults
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
@@ -128,16 +129,21 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """Build the dupefilter outside a crawl, without stats.
 
         Args:
-            settings: the crawl's settings.
+            settings: the crawl's settings. Without SCHEDULER_DUPEFILTER_KEY the key is scrapy-redis's
+                `dupefilter:<timestamp>`, and `close` deletes the filter.
 
         Returns:
             A dupefilter with an open filter.
 
         Raises:
-            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY is not set, or has a percent sign.
+            ConfigError: a setting is not allowed, or SCHEDULER_DUPEFILTER_KEY has a percent sign.
         """
         key = settings.get("SCHEDULER_DUPEFILTER_KEY")
-        if not key or "%" in key:
+        if not key:
+            key = defaults.DUPEFILTER_KEY % {"timestamp": int(cls._runtime.unix_time())}
+            once = FilterKey(key, persists=False, begins_anew=False, is_shared=False)
+            return cls._build(settings, None, lambda _: once)
+        if "%" in key:
             raise ConfigError(
                 f"SCHEDULER_DUPEFILTER_KEY = {key!r}: from_settings knows no spider; set a key without %(spider)s, or "
                 "use from_crawler or from_spider"

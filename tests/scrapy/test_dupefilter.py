@@ -1,11 +1,13 @@
 """Building a dupefilter: the key of its filter, how long the filter is kept, refusals, and the effect of settings."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from scrapy.settings import Settings
 
 from scrapy_bloom import BloomRFPDupeFilter, ConfigError, WrongTypeError
 from scrapy_bloom.settings import BloomSettings
@@ -63,6 +65,15 @@ def test_key_of_one_process(server: Server, client: redis.Redis, key: str) -> No
         assert keys_of(client, each.key)
         each.close("finished")
         assert keys_of(client, each.key) == []
+
+
+def test_key_of_from_settings(server: Server, client: redis.Redis) -> None:
+    """`from_settings` without a key has scrapy-redis's, for a filter that is used once."""
+    dupefilter = BloomRFPDupeFilter.from_settings(Settings({"REDIS_URL": server.url, "BLOOMFILTER_CAPACITY": 1000}))
+    assert re.fullmatch(r"dupefilter:\d{10}", dupefilter.key)
+    assert seen(dupefilter, 1, 1) == [False, True]
+    dupefilter.close("finished")
+    assert keys_of(client, dupefilter.key) == []
 
 
 # The filters that are kept.
