@@ -34,7 +34,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     """scrapy-redis's dupefilter with a Bloom filter in place of the SET, for any scheduler.
 
     Scrapy builds it with `from_spider`, `from_crawler` or `from_settings`: the BLOOMFILTER_* settings apply, and the
-    filter opens at once. Built directly, it has the default settings and opens at the first use.
+    filter opens at once. Built directly, it has the default settings, of which it warns, and opens at the first use.
 
     Args:
         server: a Redis client.
@@ -210,6 +210,13 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def filter(self) -> BloomFilter:
         """The Bloom filter, opened at the first use if it is not open yet."""
         if self._filter is None:
+            if self._crawler is None:
+                logger.warning(
+                    "The dupefilter at %r was built without settings: no BLOOMFILTER_ setting applies, and it is made "
+                    "for %s requests; build it by from_spider, from_crawler or from_settings",
+                    self.key,
+                    f"{self.config.capacity:,}",
+                )
             self._filter = self._open(flush=False)
         return self._filter
 

@@ -52,6 +52,12 @@ _TICK_SECONDS = 0.25
 _REST_SECONDS = 1.0
 # The calls of a queue of scrapy-redis that one script of ours replaces.
 _CALLS = "push", "pop", "clear"
+# Settings of other schedulers, and what happens instead.
+_WITHOUT_EFFECT = {
+    "SCHEDULER_PRIORITY_QUEUE": "workers take requests from the queue in Redis, by their priority",
+    "SCHEDULER_IDLE_BEFORE_CLOSE": "a worker ends when no worker holds requests any more; a RedisSpider waits "
+    "for start URLs as MAX_IDLE_TIME_BEFORE_CLOSE says",
+}
 # Between the class of the spider and its serializer in a registration.
 _WITH = " with "
 
@@ -106,6 +112,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             UnavailableError: Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT seconds.
         """
         cls.check_settings(settings)
+        for name, instead in _WITHOUT_EFFECT.items():
+            if settings.get(name) and settings.getpriority(name):
+                logger.warning("%s = %r has no effect under BloomScheduler: %s", name, settings[name], instead)
         config = BloomSettings.from_settings(settings)
         parent = super().from_settings
         # An unusable client is refused before scrapy-redis makes its own.

@@ -150,8 +150,8 @@ def test_close_says_that_the_filter_of_a_jobdir_stays(
 # Built directly.
 
 
-def test_constructor(client: redis.Redis, key: str) -> None:
-    """Built like scrapy-redis's dupefilter, it has the defaults, and connects at its first use and not before."""
+def test_constructor(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Built like scrapy-redis's dupefilter, it has the defaults, and says so at its first use, when it connects."""
     dupefilter = BloomRFPDupeFilter(client, key)
     assert (dupefilter.server, dupefilter.key, dupefilter.debug) == (client, key, False)
     assert dupefilter.config == BloomSettings()
@@ -161,7 +161,10 @@ def test_constructor(client: redis.Redis, key: str) -> None:
     assert bool(dupefilter) is True
     dupefilter.open()
     assert keys_of(client, key) == []
+    assert caplog.messages == []
     assert seen(dupefilter, 1, 1) == [False, True]
+    (warning,) = caplog.messages
+    assert "no BLOOMFILTER_ setting applies, and it is made for 1,000,000 requests" in warning
     stored = parameters_of(client, key)
     assert (stored["capacity"], stored["error_rate"], stored["expansion"], stored["ttl"]) == (1_000_000, 1e-6, 2, None)
     dupefilter.close()

@@ -235,3 +235,12 @@ def test_a_dead_worker_is_told_once(opened: Opened, caplog: pytest.LogCaptureFix
     scheduler._delivery.report()
     assert caplog.text.count("requeued") == caplog.text.count("requeued 7 requests of its leases") == 1
     assert scheduler.stats.get_value("bloomfilter/recovered") == 7
+
+
+def test_settings_without_effect(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A project that sets another scheduler's setting is told that it has no effect; Scrapy's defaults are no such."""
+    opened()
+    assert "no effect" not in caplog.text
+    opened(SCHEDULER_IDLE_BEFORE_CLOSE=10, SCHEDULER_PRIORITY_QUEUE="scrapy.pqueues.ScrapyPriorityQueue")
+    for name in ("SCHEDULER_IDLE_BEFORE_CLOSE = 10", "SCHEDULER_PRIORITY_QUEUE = 'scrapy.pqueues.ScrapyPriorityQueue'"):
+        assert f"{name} has no effect under BloomScheduler" in caplog.text
