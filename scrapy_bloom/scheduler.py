@@ -5,9 +5,10 @@ This module is Scrapy's view: `queue.worker` decides the next call, and `deliver
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
+from inspect import getattr_static
 from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
@@ -52,6 +53,17 @@ _TICK_SECONDS = 0.25
 _REST_SECONDS = 1.0
 # The calls of a queue of scrapy-redis that one script of ours replaces.
 _CALLS = "push", "pop", "clear"
+# Overrides that would have no effect, and what to do instead.
+_ATTRIBUTES = "where %(x)s is the attribute x of the spider"
+_BY_SETTINGS = f"set SCHEDULER_DUPEFILTER_KEY, {_ATTRIBUTES}, and the BLOOMFILTER_ settings instead"
+_OF_DUPEFILTERS = {
+    "request_seen": "override request_fingerprint instead, which it calls",
+    "from_spider": _BY_SETTINGS,
+    "from_settings": _BY_SETTINGS,
+    "clear": "set SCHEDULER_PERSIST = True to keep the filter",
+    "close": "set SCHEDULER_PERSIST = True to keep the filter",
+}
+_OF_QUEUES = "set the priority of requests in a spider middleware instead, or SCHEDULER_SERIALIZER"
 # Settings of other schedulers, and what happens instead.
 _WITHOUT_EFFECT = {
     "SCHEDULER_PRIORITY_QUEUE": "workers take requests from the queue in Redis, by their priority",
@@ -161,6 +173,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.df = self._retry(lambda: make(settings, key.name, spider.crawler))
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
         self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
+        _require_key("SCHEDULER_DUPEFILTER_KEY", self.df, key.name)
+        _require_key("SCHEDULER_QUEUE_KEY", self.queue, self.queue_keys.queue)
         self._require_readable()
         self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         parts = [self._new_worker() for _ in keys]
@@ -618,11 +632,7 @@ def _require_dupefilter(settings: BaseSettings) -> None:
             f"DUPEFILTER_CLASS = {path!r}: cannot check requests in batches, as BloomScheduler does; set "
             "'scrapy_bloom.BloomRFPDupeFilter' or a subclass, or scrapy-redis's SCHEDULER"
         )
-    if getattr(kind, "request_seen", None) is not BloomRFPDupeFilter.request_seen:
-        raise ConfigError(
-            f"DUPEFILTER_CLASS = {path!r}: overrides request_seen, which BloomScheduler never calls, since it checks "
-            "requests in batches; override request_fingerprint instead, which it calls"
-        )
+    _require_methods("DUPEFILTER_CLASS", path, kind, BloomRFPDupeFilter, _OF_DUPEFILTERS)
 
 
 def _require_queue(settings: BaseSettings) -> None:
@@ -634,10 +644,23 @@ def _require_queue(settings: BaseSettings) -> None:
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, and a list has no "
             "command with the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's SCHEDULER"
         )
-    own = [name for name in _CALLS if getattr(kind, name) is not getattr(PriorityQueue, name)]
-    if own:
+    _require_methods("SCHEDULER_QUEUE_CLASS", path, kind, PriorityQueue, dict.fromkeys(_CALLS, _OF_QUEUES))
+
+
+def _require_methods(setting: str, path: str, kind: type, parent: type, methods: Mapping[str, str]) -> None:
+    """Refuse a class that overrides a method which is never called; `methods` has what to do instead."""
+    for name, instead in methods.items():
+        if getattr_static(kind, name) is not getattr_static(parent, name):
+            raise ConfigError(
+                f"{setting} = {path!r}: overrides {name}, which BloomScheduler never calls, since one script checks, "
+                f"queues and leases many requests; {instead}, or use scrapy-redis's SCHEDULER"
+            )
+
+
+def _require_key(setting: str, part: Any, key: str) -> None:
+    """Refuse a class that chooses another key than the setting."""
+    if part.key != key:
         raise ConfigError(
-            f"SCHEDULER_QUEUE_CLASS = {path!r}: overrides {own[0]}, which BloomScheduler never calls, since one script "
-            "queues and leases many requests. Set the priority of requests in a spider middleware instead, or "
-            "SCHEDULER_SERIALIZER, or scrapy-redis's SCHEDULER"
+            f"{setting} = {key!r}: {type(part).__qualname__} has the key {part.key!r} instead, which BloomScheduler "
+            f"does not use; set {setting} to it, {_ATTRIBUTES}, or use scrapy-redis's SCHEDULER"
         )
