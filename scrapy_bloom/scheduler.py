@@ -335,8 +335,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             False if the request is a known repeat, else True. A repeat that only Redis knows is dropped later, with the
             signal `request_dropped`.
         """
+        fingerprint = self._mark_of(request)  # by the user's code, whose error is that of this request alone
         try:
-            fingerprint = self._mark_of(request)
             if fingerprint is not None and self._worker.is_repeat(fingerprint):
                 self._report.counters.cache_hits += 1
                 self._note_repeat(request)

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request, Spider, signals
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import BloomScheduler
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
 from scrapy_bloom.queue.values import Reaped
 from tests.support.in_process import end
 from tests.support.proxy.link import forwarding
@@ -26,6 +26,15 @@ Opened = Callable[..., BloomScheduler]
 every_kind = pytest.mark.parametrize(
     "place", long_unless("redis+sentinel".__ne__, ["redis", "redis+cluster", "redis+sentinel"]), indirect=True
 )
+
+
+class Picky(BloomRFPDupeFilter):
+    """A dupefilter that has no fingerprint of some requests."""
+
+    def request_fingerprint(self, request: Request) -> str:
+        if request.url.endswith("odd"):
+            raise ValueError("odd")
+        return super().request_fingerprint(request)
 
 
 def page(name: object = "", **attributes: Any) -> Request:
@@ -244,3 +253,12 @@ def test_settings_without_effect(opened: Opened, caplog: pytest.LogCaptureFixtur
     opened(SCHEDULER_IDLE_BEFORE_CLOSE=10, SCHEDULER_PRIORITY_QUEUE="scrapy.pqueues.ScrapyPriorityQueue")
     for name in ("SCHEDULER_IDLE_BEFORE_CLOSE = 10", "SCHEDULER_PRIORITY_QUEUE = 'scrapy.pqueues.ScrapyPriorityQueue'"):
         assert f"{name} has no effect under BloomScheduler" in caplog.text
+
+
+def test_request_without_a_fingerprint(opened: Opened) -> None:
+    """An error of the user's fingerprint is that of its request alone, and the crawl goes on."""
+    scheduler = opened(DUPEFILTER_CLASS=f"{__name__}.Picky")
+    with pytest.raises(ValueError, match="odd"):
+        scheduler.enqueue_request(page("odd"))
+    assert scheduler.enqueue_request(page("even"))
+    assert names(taken_from(scheduler)) == ["even"]
