@@ -238,7 +238,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if bloom.is_cached(mark):
             return True
         try:
-            (is_new,) = bloom.add_many([mark])  # `add` would look into the cache again
+            is_new = bloom.add(mark)
         except BloomError as error:
             self.end_crawl(error)
             return False

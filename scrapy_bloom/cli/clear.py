@@ -22,9 +22,9 @@ from scrapy_bloom.queue.inspection import QueueState, sum_of
 from scrapy_bloom.queue.keys import QueueKeys, names_shared_filter
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import as_size, as_text, plural
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
-_DELETE = Script("delete", "filter")
+_DELETE = Script("delete", *FILTER)
 
 
 class _Filter(NamedTuple):
@@ -88,7 +88,7 @@ def _read(part: Place) -> _Filter | None:
         if (found := part.read_filter()) is None:
             return None
     except MismatchError as error:
-        filter_id = as_text(part.send("HGET", part.key, "id"))
+        filter_id = as_text(part.send("HGET", part.key, "state")).partition(" ")[0]
         figures = {"key": part.key, "kind": "unreadable filter"}
         return _Filter(filter_id, f"a filter that cannot be read ({error})", figures)
     info = found.info

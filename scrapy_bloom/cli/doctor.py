@@ -40,7 +40,7 @@ from scrapy_bloom.spiders import LeasedStartUrls, bypasses_fetch_data
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ LEVELS = {
     "advice": ("!   ", "No losses found. See the advice behind each ! above."),
     "loss": ("LOSS", "A crawl would lose pages, fetch them twice or not start: see each LOSS above."),
 }
-_MISSING, _TRIAL = Script("missing", "filter"), Script("trial")
+_MISSING, _TRIAL = Script("missing", *FILTER), Script("trial")
 _NO_START = "no crawl would start"
 
 

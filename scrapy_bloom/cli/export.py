@@ -12,10 +12,10 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from scrapy.settings import Settings
@@ -32,7 +32,7 @@ from scrapy_bloom.text import as_size, plural
 # The last member of the zip archive, behind one for each shard.
 DESCRIPTION = "filter.json"
 # The fields of the hash in the file; those of forgotten items hold any bytes.
-_FIELDS = re.compile("secret|parameters|sizes|ttl|layers|count|lost|forgotten|f.{16}", re.DOTALL)
+_FIELDS = re.compile("secret|parameters|sizes|state|count|f.{16}", re.DOTALL)
 # In TTLs, as `filter.lua` has it.
 _LIFE = 1.25
 
@@ -57,10 +57,32 @@ class Layer(NamedTuple):
         return [(f"{self.number}:{shard}", size * BLOCK_BYTES) for shard, size in enumerate(sizes)]
 
 
+class State(NamedTuple):
+    """The field `state` of a filter's hash without the layers, see `filter.lua`; `ttl` is in ms."""
+
+    id: str
+    ttl: int
+    forgets: int
+    lost: int
+    forgotten: int
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Self:
+        """Return that of a hash."""
+        filter_id, *numbers = fields["state"].partition(";")[0].split()
+        return cls(filter_id, *map(int, numbers))
+
+
+def state_text(state: State, layers: Iterable[Layer]) -> str:
+    """Return the text of the field `state`."""
+    return "".join(" ".join(map(str, part)) + ";" for part in (state, *layers))
+
+
 def layers_of(fields: Mapping[str, str], time: int) -> list[Layer]:
     """Return the layers of a hash that have not ended at a server's time in ms."""
-    layers, ttl = [Layer(*map(int, text.split())) for text in fields["layers"].split(";")[:-1]], int(fields["ttl"])
+    layers = [Layer(*map(int, text.split())) for text in fields["state"].split(";")[1:-1]]
     layers[-1:] = [newest._replace(items=int(fields["count"])) for newest in layers[-1:]]
+    ttl = State.of(fields).ttl
     return [layer for layer in layers if not ttl or time < layer.created + _LIFE * ttl]
 
 
@@ -110,17 +132,18 @@ def _export(target: Place, filter_id: bytes, archive: ZipFile, partition: int) -
     with console.progress("exporting", sum(size for layer in layers.values() for _, size in layer.shards)) as advance:
         for number, layer in layers.items():
             for shard, size in layer.shards:
-                bits = target.send("GETRANGE", f"{tagged(target.key)}:{before['id']}:{shard}", 0, -1)
+                bits = target.send("GETRANGE", f"{tagged(target.key)}:{filter_id.decode()}:{shard}", 0, -1)
                 archive.writestr(f"{partition}/{shard}", bits, compresslevel=1)
                 cut |= {number} if len(bits) < size else set()
                 advance(size)
     fields = _read(target, filter_id)
     time = target.retry(lambda: server_time(target.client, target.key))
     kept = [layer for layer in layers_of(fields, time) if layer.number in layers]
-    if fields["lost"] != before["lost"] or cut & {layer.number for layer in kept}:
+    state = State.of(fields)
+    if state.lost != State.of(before).lost or cut & {layer.number for layer in kept}:
         text = "has lost a shard (evicted?), and the file would call its requests new"
         raise MismatchError(f"the filter at {target.key!r} {text}: run it again when a worker has replaced the shard")
-    fields["layers"] = "".join(" ".join(map(str, layer)) + ";" for layer in kept)
+    fields["state"] = state_text(state, kept)
     fields["count"] = str(kept[-1].items if kept else 0)
     return {name: value for name, value in fields.items() if _FIELDS.fullmatch(name)}
 
@@ -128,6 +151,6 @@ def _export(target: Place, filter_id: bytes, archive: ZipFile, partition: int) -
 def _read(target: Place, filter_id: bytes) -> dict[str, str]:
     """Return the hash of this filter, as Latin-1, which has a character for each byte."""
     fields = target.send("HGETALL", target.key)
-    if fields.get(b"id") != filter_id:
+    if fields.get(b"state", b"").partition(b" ")[0] != filter_id:
         raise MismatchError(f"the filter at {target.key!r} was replaced or cleared while it was read: run it again")
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in fields.items()}

@@ -22,14 +22,13 @@ from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import read_filter
-from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import plural
 from scrapy_bloom.transport.failures import hide_credentials
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
-_REQUEUE = Script("requeue", "filter", "queue")
+_REQUEUE = Script("requeue", *FILTER, "queue")
 _BATCH, _SHOWN = 100, 20
 _URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
 
@@ -94,7 +93,7 @@ def _requeue(target: Place, queue: RequestQueue, found: Sequence[tuple[bytes, by
     for first in range(0, len(found), _BATCH):
         arguments: list[str | bytes | int] = ["", there.id if there else ""]
         for member, fingerprint in found[first : first + _BATCH]:
-            arguments += [digest(fingerprint, there.secret) if fingerprint and there else b"", member]
+            arguments += [there.parameters.hasher(there.secret)(fingerprint) if fingerprint and there else b"", member]
         call = partial(_REQUEUE.call, target.client, queue.keys.of_scripts(queue.filter_key), arguments)
         if target.retry(call) < 0:
             raise RefusedError(f"the filter at {queue.filter_key!r} was replaced meanwhile: run it again")

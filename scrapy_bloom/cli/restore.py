@@ -22,7 +22,7 @@ from redis.client import NEVER_DECODE
 from scrapy.settings import Settings
 
 from scrapy_bloom.cli import console
-from scrapy_bloom.cli.export import DESCRIPTION, layers_of
+from scrapy_bloom.cli.export import DESCRIPTION, State, layers_of, state_text
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import server_time
@@ -105,8 +105,10 @@ class _Copy:
     def __init__(self, target: Place, fields: dict[str, str], time: int) -> None:
         if target.send("EXISTS", target.key):
             raise _occupied(target)
-        self._target, self._fields, self._time, self._ttl = target, fields, time, int(fields["ttl"])
         self._id, self._layers = secrets.token_hex(8), layers_of(fields, time)
+        state = State.of(fields)._replace(id=self._id)
+        self._fields = {**fields, "state": state_text(state, self._layers)}
+        self._target, self._time, self._ttl = target, time, state.ttl
         self._prefix = f"{tagged(target.key)}:{self._id}:"
         self.sizes = {f"{self._prefix}{name}": size for layer in self._layers for name, size in layer.shards}
         self._hash, self._run = f"{self._prefix}hash", self._server_run()
@@ -126,7 +128,7 @@ class _Copy:
                 advance(size)
         end = round(self._time + (_EXPIRY * self._ttl or _DAY))
         fields: list[Any] = [text.encode("latin-1") for pair in self._fields.items() for text in pair]
-        fields += ["id", self._id, "place", 0, "ready", 0, "forgets", 0]
+        fields += ["place", 0, "ready", 0]
         for start in range(0, len(fields), _BATCH):
             self._send(end, "HSET", self._hash, *fields[start : start + _BATCH])
 
@@ -158,8 +160,12 @@ class _Copy:
         """Let the hash have the filter's key."""
         execute = partial(self._target.client.execute_command, **{NEVER_DECODE: []})
         key, own = self._target.key, self._id.encode()
-        # The key may have it by a RENAMENX whose reply was lost.
-        if not self._target.retry(lambda: execute("HGET", key, "id") == own or execute("RENAMENX", self._hash, key)):
+
+        def attempt() -> bool:
+            # The key may have it by a RENAMENX whose reply was lost.
+            return (execute("HGET", key, "state") or b"").startswith(own) or execute("RENAMENX", self._hash, key)
+
+        if not self._target.retry(attempt):
             raise _occupied(self._target)
 
     def delete(self, *, is_whole: bool) -> None:

@@ -1,10 +1,13 @@
 """The Bloom filter in Redis: each call is one script, which the server executes whole or not at all.
 
-An addition is *numbered* by its caller, and the server keeps the last number and its flags beside the filter for an
-hour. So a call whose reply was lost is repeated as it is, and gets the first one's reply: an item is new to exactly one
-call. A call that was given up, after `retry_timeout` or by a signal, is *unsettled*: the next call repeats it first,
-and its new items are owed to the caller. A server without the last number went back to an earlier state: the cache is
-emptied, as after any loss. Each filter has an id of its own; a call that meets another id, or none, changes nothing.
+Additions are *numbered*, see `steps`: a call whose reply was lost is repeated as it is, and gets the first one's
+reply. So an item is new to exactly one call. A call that was given up, after `retry_timeout` or by a signal, is
+*unsettled*: the next call repeats it first, and its new items are owed to the caller. Each filter has an id of its
+own; a call that meets another id, or none, changes nothing.
+
+The server writes nothing for a repeat. So a caller whose calls were all repeats has no trace there, and would not
+notice that the server went back to an earlier state. But that takes another connection, with which the cache is
+emptied.
 """
 
 import logging
@@ -12,8 +15,11 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from typing import Any, ClassVar, Self
 
 from redis.crc import key_slot
@@ -23,20 +29,22 @@ from scrapy_bloom import settings
 from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_reply, foreign_key
-from scrapy_bloom.filter.parameters import FilterParameters, digest
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.text import LimitedWarnings
 from scrapy_bloom.transport.connect import Client, is_cluster, require_usable
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
+from scrapy_bloom.transport.held import HeldConnection, hold
 from scrapy_bloom.transport.retry import disable_client_retries, retry_until
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
 logger = logging.getLogger(__name__)
 
 Item = str | bytes
 
-_OPEN, _ALLOCATE, _DELETE, _INFO = (Script(name, "filter") for name in ("open", "allocate", "delete", "info"))
-_ADD, _FORGET, _CONTAINS = (Script(name, "filter", "call") for name in ("add", "forget", "contains"))
+_OPEN, _ALLOCATE, _DELETE, _INFO = (Script(name, *FILTER) for name in ("open", "allocate", "delete", "info"))
+_ADD, _FORGET, _CONTAINS = (Script(name, *FILTER, "call") for name in ("add", "forget", "contains"))
 _LOST = (
     "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
     "the pages of the lost one again"
@@ -50,31 +58,35 @@ _GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request 
 # A script of so many new items blocks the server for some 5 ms.
 _BATCH = 500
 _MOST_LOSSES = 3
-# A record lives for an hour: a caller that was idle for longer than this begins again.
-_IDLE_SECONDS = 1800.0
+# A record is pruned after an hour: a caller opens the filter again after half of that.
+_RECORD_SECONDS = 1800.0
+# A caller asks the server at least once in so many seconds in which it is asked: somebody may have deleted the filter.
+CACHE_SECONDS = 10.0
 # A filter with a TTL expires so many TTLs after its last layer's end at the earliest.
 _EXPIRY_MARGIN = 0.25
 _NEW = ord("1")
-# The earlier attempts of a call: there was none; one may have been executed; one was executed in part,
-# as in a cluster's slot that is being moved.
-_NO_DOUBT, _REPEATED, _IN_PART = range(3)
 
 
 @dataclass
 class _Numbered:
-    """A call of `script` whose result was not used so far; 0 is no number."""
+    """A call of `script` whose result was not used so far.
+
+    Attributes:
+        was_sent: an attempt may have been executed.
+        is_partial: an attempt may have been executed in part, as in a cluster's slot that is being moved.
+    """
 
     script: Script
     items: list[bytes]
-    number: int = 0
-    doubt: int = _NO_DOUBT
+    was_sent: bool = False
+    is_partial: bool = False
 
 
 class BloomFilter:
     """A Bloom filter in Redis, shared by all processes that open the same key.
 
     Opening stores its parameters, which must be the same everywhere; the first addition allocates
-    its bits. Use it in one thread.
+    its bits. Several threads may use it: each call waits for the one before.
 
     Args:
         server: a `redis.Redis` or `redis.RedisCluster`.
@@ -111,6 +123,9 @@ class BloomFilter:
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
+    _steps: Steps
+    _unsettled: _Numbered | None
+    _held: HeldConnection | None
 
     def __init__(
         self,
@@ -138,9 +153,10 @@ class BloomFilter:
         self.counters = Counters()
         self._cache: TwoGenerationCache[bytes, bool] = TwoGenerationCache(settings.CACHE_SIZE.read(cache_size))
         self._clearings = 0  # of the cache
-        self._cache_until = math.inf  # the end of the oldest layer, by the process's clock
+        self._cache_until = -math.inf  # by the process's clock
         # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
         self._owed: set[bytes] = set()
+        self._lock = threading.RLock()
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         self.retry_timeout = settings.RETRY_TIMEOUT.read(retry_timeout)
@@ -156,13 +172,11 @@ class BloomFilter:
         self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
         self._must_exist = must_exist
         self._id = self._lost_id = ""
-        self._secret = b""
-        self._state = (0, 0)  # forgets and lost shards
+        self._state = b""  # as the hash at the key has it
+        self._counts = (0, 0)  # forgets and lost shards
         self._contact = 0.0  # the last reply, by the process's clock
-        self._process = os.getpid()
-        self._record = ""  # the key of this caller's record; empty before the first call
-        self._number = 0
-        self._unsettled: _Numbered | None = None
+        self._layers_until = math.inf  # the end of the oldest layer, by the process's clock
+        self._begin_process()
         self._open(flush=flush)
 
     @classmethod
@@ -215,7 +229,13 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        return not self.is_cached(item) and self.add_many([item])[0]
+        encoded = _as_item(item)
+        if self.is_cached(encoded):
+            return False
+        with self._lock:
+            self._begin()
+            self._settle(_Numbered(_ADD, [encoded]))
+            return self._deliver([encoded], [encoded])[0]
 
     def is_cached(self, item: Item) -> bool:
         """Return whether the cache knows, without a round trip, that an item was added.
@@ -237,10 +257,7 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        encoded = _as_item(item)
-        if not self._cache.get(encoded) or encoded in self._owed:
-            return False
-        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
+        if not self._cache.get(_as_item(item)) or self._runtime.monotonic() >= self._cache_until:
             return False
         self.counters.cache_hits += 1
         return True
@@ -265,28 +282,38 @@ class BloomFilter:
             [True, True, False]
             >>> bloom.clear()
         """
-        batch = self._begin(items)
-        clearings, known, owed = self._clearings, self._cache.get, self._owed
-        asked = dict.fromkeys(item for item in batch if not known(item))
-        for part in _parts([*asked]):
-            self._number_call(_ADD, part)
-        if self._clearings != clearings:  # the filter may have lost or forgotten items of the cache
-            cached = dict.fromkeys(item for item in batch if item not in asked)
-            asked |= cached
-            for part in _parts([*cached]):
-                self._number_call(_ADD, part)
-        new = owed.intersection(batch)
+        batch = _as_items(items)
+        with self._lock:
+            self._begin()
+            clearings = self._clearings
+            known = self._cache.get if self._runtime.monotonic() < self._cache_until else _unknown
+            asked = [item for item in dict.fromkeys(batch) if not known(item)]
+            for part in _parts(asked):
+                self._settle(_Numbered(_ADD, part))
+            if self._clearings != clearings:  # the filter may have lost or forgotten items of the cache
+                cached = [*dict.fromkeys(batch).keys() - asked]
+                for part in _parts(cached):
+                    self._settle(_Numbered(_ADD, part))
+                asked += cached
+            self.counters.cache_hits += len(batch) - len(asked)
+            return self._deliver(batch, asked)
+
+    def _deliver(self, items: list[bytes], asked: list[bytes]) -> list[bool]:
+        """Return for each item whether it is owed, which it is no more, and cache those that were asked."""
+        owed = self._owed
+        new = owed.intersection(items)
         try:
             results = []
-            for item in batch:
+            for item in items:
                 results.append(item in owed)
                 owed.discard(item)
+            self._cache.update(asked, True)
             self.counters.added += len(new)
-            self.counters.cache_hits += len(batch) - len(asked)
             # Inside the `try`: even an interrupt on this line leaves the caller without a result.
             return results
         except BaseException:
             owed |= new
+            self.forget_cached()
             raise
 
     def __contains__(self, item: Item) -> bool:
@@ -314,8 +341,12 @@ class BloomFilter:
             [True, False]
             >>> bloom.clear()
         """
-        batch = self._begin(items)
-        return [found for part in _parts(batch) for found in self._look_up(part)]
+        batch = _as_items(items)
+        with self._lock:
+            self._begin()
+            results = [found for part in _parts(batch) for found in self._look_up(part)]
+            self._cache.update([*compress(batch, results)], True)
+            return results
 
     def forget(self, item: Item) -> bool:
         """Forget an item: the next addition reports it as new, to one process of all.
@@ -368,11 +399,13 @@ class BloomFilter:
             ([True, False], [False, True])
             >>> bloom.clear()
         """
-        batch = self._begin(items)
-        parts = _parts([*dict.fromkeys(batch)])
-        forgotten = {item for part in parts for item in self._number_call(_FORGET, part)}
-        self.forget_cached()
-        return [item in forgotten for item in batch]
+        batch = _as_items(items)
+        with self._lock:
+            self._begin()
+            parts = _parts([*dict.fromkeys(batch)])
+            forgotten = {item for part in parts for item in self._settle(_Numbered(_FORGET, part))}
+            self.forget_cached()
+            return [item in forgotten for item in batch]
 
     def info(self) -> FilterInfo:
         """Describe the size and the fill of the filter.
@@ -390,12 +423,13 @@ class BloomFilter:
             3
             >>> bloom.clear()
         """
-        self._begin()
-        while True:
-            status, *reply = self._send(_INFO, [self.key], [self._id])
-            if status == b"OK":
-                return describe_reply(self.parameters, reply)
-            self._open()
+        with self._lock:
+            self._begin()
+            while True:
+                status, *reply = self._send(_INFO, self._id)
+                if status == b"OK":
+                    return describe_reply(self.parameters, reply)
+                self._open()
 
     def clear(self) -> None:
         """Delete the filter; the next addition creates another one.
@@ -410,18 +444,21 @@ class BloomFilter:
             >>> "a" in bloom
             False
         """
-        self._begin()
-        self.close()
-        while not self._send(_DELETE, [self.key], [self._id]):  # another filter is there, or none
+        with self._lock:
+            self._begin()
+            self.close()
+            while not self._send(_DELETE, self._id):  # another filter is there, or none
+                self._id = ""
+                if not self._open(creates=False):
+                    break
             self._id = ""
-            if not self._open(creates=False):
-                break
-        self._id = ""
-        self._owed.clear()
-        self.forget_cached()
+            self._owed.clear()
+            self.forget_cached()
 
     def close(self) -> None:
-        """Delete the record of this caller, which expires in an hour otherwise. Further calls begin anew.
+        """Delete the record of this caller, which is pruned later otherwise, and close its connection.
+
+        Further calls begin anew.
 
         Raises:
             BloomError: the server failed.
@@ -433,9 +470,15 @@ class BloomFilter:
             >>> bloom.clear()
         """
         self._warnings.flush()
-        record, self._record, self._unsettled = self._record, "", None
-        if record:
-            self._execute(lambda: self._client.execute_command("UNLINK", record))
+        with self._lock:
+            field = self._steps.field
+            self._steps, self._unsettled = Steps(), None
+            try:
+                if field:
+                    self._execute(lambda: self._server.execute_command("HDEL", self.key, field))
+            finally:
+                if self._held is not None:
+                    self._held.close()
 
     def forget_cached(self) -> None:
         """Clear the cache: the next lookup of each item asks the filter.
@@ -453,90 +496,99 @@ class BloomFilter:
         self._clearings += 1
         self._cache.clear()
 
-    def _begin(self, items: Iterable[Item] = ()) -> list[bytes]:
-        """Prepare a call, and return the bytes of its items; all are checked before anything is sent."""
-        if isinstance(items, (str, bytes)):
-            raise TypeError(
-                f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
-            )
-        batch = [_as_item(item) for item in items]
-        if os.getpid() != self._process:
-            # The parent settles its call, and gets the items that it is owed.
-            self._process, self._record, self._unsettled = os.getpid(), "", None
-            self._owed.clear()
-        if self.parameters.ttl and self._runtime.monotonic() >= self._cache_until:
-            self._cache_until = math.inf
-            self.forget_cached()
-        return batch
+    def _begin_process(self) -> None:
+        """Begin to number the calls of this process.
 
-    def _remember(self, items: Iterable[bytes]) -> None:
-        for item in items:
-            self._cache.put(item, True)
+        After a fork the parent settles its call, and gets the items that it is owed.
+        """
+        self._process = os.getpid()
+        self._steps = Steps()
+        self._steps_until = 0.0  # by the process's clock
+        self._unsettled = None
+        self._held = hold(self._client)
+        self._server: Any = self._held or self._client
+        self._made = 0  # connections, at the last reply
+        self._owed.clear()
+
+    def _begin(self) -> None:
+        """Prepare a call."""
+        if os.getpid() != self._process:
+            self._begin_process()
+        if self._runtime.monotonic() >= self._layers_until:
+            self._layers_until = math.inf
+            self.forget_cached()
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
         """Return for each item whether the filter has it."""
         for _ in range(_MOST_LOSSES):
-            digests = [digest(item, self._secret) for item in items]
-            status, *reply = self._send(_CONTAINS, [self.key], [self._id, *digests])
-            if status == b"OK":
-                self._note_reply(reply)
-                flags = [flag == _NEW for flag in reply[0]]
-                self._remember(item for item, is_in in zip(items, flags, strict=True) if is_in)
-                return flags
+            reply = self._send(_CONTAINS, self._id, *map(self._hash, items))
+            if reply:
+                self._note_news(*reply[1:])
+                return [flag == _NEW for flag in reply[0]]
             if not self._open(creates=False):
                 break
         return [False] * len(items)
 
-    def _number_call(self, script: Script, items: list[bytes]) -> set[bytes]:
-        """Settle the call before, then execute one with distinct items; return those with the flag '1'."""
-        if self._unsettled is not None:
-            self._settle(self._unsettled)
-        return self._settle(_Numbered(script, items))
-
     def _settle(self, call: _Numbered) -> set[bytes]:
-        """Execute a numbered call, and return the items with the flag '1'; of an addition, they are owed."""
+        """Execute a numbered call with distinct items, behind an unsettled one.
+
+        Returns:
+            The items with the flag '1'; of an addition, they are owed.
+        """
+        if self._unsettled is not None and self._unsettled is not call:
+            self._settle(self._unsettled)
         for _ in range(_MOST_LOSSES):
-            is_idle = self._runtime.monotonic() > self._contact + _IDLE_SECONDS
-            if not self._record or (is_idle and not call.doubt):
+            if not self._steps.field or (self._runtime.monotonic() > self._steps_until and not call.was_sent):
                 self._open(is_caller=True)
-                call.number, call.doubt = 0, _NO_DOUBT
-            call.number = call.number or self._number + 1
-            self._unsettled = call
-            status, *reply = self._send_numbered(call)
-            if status in (b"OK", b"BACK"):
-                break
-            self._record = ""
-        else:
-            self._warnings.warn(_GIVEN_UP, self.key)
-            reply = [bytes([_NEW]) * len(call.items), *self._state, 0]
-        self._number = call.number
-        if status == b"BACK":
-            self._lose(_WENT_BACK, self.key)
-        self._note_reply(reply)
-        found = {item for item, flag in zip(call.items, reply[0], strict=True) if flag == _NEW}
+            reply = self._execute(partial(self._attempt, call))
+            if reply:
+                return self._note_reply(call, reply)
+            filter_id, self._steps = self._id, Steps()
+            # What an earlier attempt has marked is unknown now, and unknown means new.
+            call.is_partial = call.was_sent
+            self._open(is_caller=True)
+            if self._id == filter_id:
+                self._lose(_WENT_BACK, self.key)
+        self._warnings.warn(_GIVEN_UP, self.key)
+        return self._note_reply(call, bytes([_NEW]) * len(call.items))
+
+    def _note_reply(self, call: _Numbered, reply: Any) -> set[bytes]:
+        """Note the reply to a numbered call, and return the items with the flag '1'; of an addition, they are owed."""
+        # Flags alone: nothing else has changed, and the server has written the record if anything was new.
+        record, *news = [self._steps.next + reply] if isinstance(reply, bytes) else reply
+        result = record.split(b" ", 2)[2]
+        flags = bytes([_NEW]) * len(result) if call.is_partial else result
+        found = set(compress(call.items, map(_NEW.__eq__, flags))) if _NEW in flags else set()
         if call.script is _ADD:
             self._owed |= found
-            self._remember(call.items)
+        # An interrupt from here on leaves an unsettled call, whose items are owed already.
+        if news:
+            self._note_news(*news)
+        else:
+            self._note_contact()
+        if news or self._held is None or _NEW in result:
+            self._steps.note(record)
         self._unsettled = None
         return found
 
-    def _send_numbered(self, call: _Numbered) -> Any:
-        # The node of a slot that is being moved refuses a script with a key that never exists, before its first write.
-        keys = [self.key, self._record, f"{self._tag}:absent"]
-        digests = [digest(item, self._secret) for item in call.items]
-
-        def attempt() -> Any:
-            try:
-                return call.script.call(self._client, keys, [self._id, call.number, call.doubt, *digests])
-            except BaseException as error:
-                if not isinstance(error, FAULTS) or not was_not_executed(error):
-                    call.doubt = max(call.doubt, _IN_PART if isinstance(error, ResponseError) else _REPEATED)
-                raise
-
+    def _attempt(self, call: _Numbered) -> Any:
+        """Send a numbered call once, and return the reply."""
+        self._unsettled = call
+        steps, keys = self._steps, [self.key] if self._held else [self.key, f"{self._tag}:absent"]
         try:
-            return self._execute(attempt)
-        except RefusedError:
-            self._unsettled = call if call.doubt else None
+            arguments: list[str | bytes] = [
+                self._state,
+                steps.record,
+                steps.field,
+                steps.next,
+                *map(self._hash, call.items),
+            ]
+            return call.script.call(self._server, keys, arguments)
+        except BaseException as error:
+            if not isinstance(error, FAULTS) or not was_not_executed(error):
+                call.was_sent = True
+                call.is_partial |= isinstance(error, ResponseError)
+            self._unsettled = call if call.was_sent else None
             raise
 
     def _open(self, *, flush: bool = False, creates: bool = True, is_caller: bool = False) -> bool:
@@ -544,14 +596,14 @@ class BloomFilter:
 
         With `is_caller` this process begins to number its calls, and the first layer is allocated.
         """
-        keys = [self.key]
+        field = ""
         if flush or is_caller:
-            self._record, self._number = "", 0
-            keys.append(f"{self._tag}:call:{secrets.token_hex(8)}")
+            self._steps, field = Steps(), f"@{secrets.token_hex(8)}"
         new = self.parameters.to_create
-        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, keys, [*new(sizes=False), 0, ""])
+        reply: list[Any] = [b"NONE"] if flush else self._send(_OPEN, *new(sizes=False), 0, "", field)
         if reply[0] == b"NONE" and creates and not self._must_exist:
-            reply = self._send(_OPEN, keys, [*new(sizes=True), int(flush), self._id or self._lost_id])
+            lost_id = self._id or self._lost_id
+            reply = self._send(_OPEN, *new(sizes=True), int(flush), lost_id, field)
         if reply[0] == b"FOREIGN":
             raise foreign_key(self.key, reply[1].decode())
         if reply[0] == b"NONE":
@@ -559,20 +611,22 @@ class BloomFilter:
                 raise WrongTypeError(f"there is no filter at {self.key!r}: it was deleted, or no crawl has used it yet")
             self._change_to("")
             return False
-        _, stored_id, self._secret, parameters, forgets, lost, layers = reply
+        _, secret, parameters, (state, record) = reply
         self.parameters.verify(self.key, parameters.decode())
-        self._change_to(stored_id.decode())
-        self._state, self._contact = (forgets, lost), self._runtime.monotonic()
-        if len(keys) > 1:
-            while not layers and self._send(_ALLOCATE, [self.key], [self._id]):
+        self._hash = self.parameters.hasher(secret)
+        self._change_to(state.partition(b" ")[0].decode())
+        self._note_state(state, is_first=True)
+        if field:
+            while state.count(b";") == 1 and self._send(_ALLOCATE, self._id):
                 pass
-            self._record = keys[1]
+            self._steps = Steps(field, record)
+            self._steps_until = self._runtime.monotonic() + _RECORD_SECONDS
         return True
 
     def _change_to(self, new_id: str) -> None:
         """Note the id of the filter at the key, "" for none. Another one than before is a loss, unless all expired."""
         if self._id not in ("", new_id):
-            self._lost_id, self._record = self._id, ""
+            self._lost_id, self._steps = self._id, Steps()
             idle, ttl = self._runtime.monotonic() - self._contact, self.parameters.ttl
             if ttl and idle > _EXPIRY_MARGIN * ttl:
                 self.forget_cached()
@@ -580,25 +634,38 @@ class BloomFilter:
                 self._lose(_LOST, self.key)
         self._id = new_id
 
-    def _note_reply(self, reply: Sequence[Any]) -> None:
-        """Empty the cache if the filter has forgotten or lost items."""
-        _, forgets, lost, left = reply
-        before, self._state = self._state, (forgets, lost)
+    def _note_news(self, state: bytes, left: int) -> None:
+        """Note the state of the filter, and the ms until its oldest layer ends, or 0."""
+        self._note_state(state)
+        self._layers_until = self._contact + left / 1000 if left else math.inf
+        self._cache_until = min(self._cache_until, self._layers_until)
+
+    def _note_state(self, state: bytes, *, is_first: bool = False) -> None:
+        """Note the state of the filter, and empty the cache if it has forgotten or lost items."""
+        if state != self._state:
+            _, _, forgets, lost, _ = state.partition(b";")[0].split()
+            before, self._counts, self._state = self._counts, (int(forgets), int(lost)), state
+            if not is_first and self._counts[1] > before[1]:
+                self._lose(_LOST_SHARDS, self.key, self._counts[1] - before[1])
+            elif self._counts != before:
+                self.forget_cached()
+        self._note_contact()
+
+    def _note_contact(self) -> None:
+        """Note a reply. With another connection than before, the cache is emptied: the server may have gone back."""
         self._contact = self._runtime.monotonic()
-        if lost > before[1]:
-            self._lose(_LOST_SHARDS, self.key, lost - before[1])
-        elif before != self._state:
+        self._cache_until = min(self._contact + CACHE_SECONDS, self._layers_until)
+        if self._held is not None and self._held.made != self._made:
+            self._made = self._held.made
             self.forget_cached()
-        if left:
-            self._cache_until = self._contact + left / 1000
 
     def _lose(self, text: str, *arguments: object) -> None:
         self.counters.losses += 1
         self._warnings.warn(text, *arguments)
         self.forget_cached()
 
-    def _send(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-        return self._execute(lambda: script.call(self._client, keys, args))
+    def _send(self, script: Script, *args: Any) -> Any:
+        return self._execute(lambda: script.call(self._server, [self.key], args))
 
     def _execute(self, attempt: Callable[[], Any]) -> Any:
         try:
@@ -613,6 +680,19 @@ class BloomFilter:
 
 def _parts(items: list[bytes]) -> Iterator[list[bytes]]:
     return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
+
+
+def _unknown(_: bytes) -> None:
+    """Look a key up in a cache that is out of date."""
+
+
+def _as_items(items: Iterable[Item]) -> list[bytes]:
+    """Return the bytes of items; all are checked before anything is sent."""
+    if isinstance(items, (str, bytes)):
+        raise TypeError(
+            f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
+        )
+    return [*map(_as_item, items)]
 
 
 def _as_item(item: Item) -> bytes:

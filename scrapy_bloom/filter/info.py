@@ -8,13 +8,13 @@ from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import START_ANEW, WrongTypeError
 from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.parameters import FilterParameters, digest
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.sizing import LayerSize
 from scrapy_bloom.text import as_text
 from scrapy_bloom.transport.connect import at_key
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
-_INFO, _PLACES = Script("info", "filter"), Script("places", "filter")
+_INFO, _PLACES = Script("info", *FILTER), Script("places", *FILTER)
 OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
 
 
@@ -187,7 +187,7 @@ class StoredFilter:
     Attributes:
         key: the key of its hash.
         id: another id means another filter.
-        secret: the secret of its digests.
+        secret: the secret of its items' hashes.
         parameters: its parameters.
         info: its size and its items.
         partitions: partitions of the crawl that uses it, or 0 if none has.
@@ -228,13 +228,14 @@ def read_filter(client: Any, key: str) -> StoredFilter | None:
             return None
         if kind != "hash":
             raise foreign_key(key, kind, members=client.scard(key) if kind == "set" else 0)
-        fields = "id", "secret", "parameters", "partitions"
-        name, secret, text, partitions = client.execute_command("HMGET", key, *fields, **{NEVER_DECODE: []})
-        if None in (name, secret, text):
+        fields = "state", "secret", "parameters", "partitions"
+        state, secret, text, partitions = client.execute_command("HMGET", key, *fields, **{NEVER_DECODE: []})
+        if None in (state, secret, text):
             if client.exists(key):
                 raise foreign_key(key, kind)
             continue
         parameters = FilterParameters.of_text(key, text.decode())
+        name = state.partition(b" ")[0]
         status, *reply = _INFO.call(client, [key], [name])
         if status == b"OK":  # otherwise another filter has replaced it
             left = client.pttl(key)
@@ -251,7 +252,7 @@ def server_time(client: Any, key: str) -> int:
 
 def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place], bool]:
     """Return the item's place in each layer, oldest layer first, and whether it is forgotten."""
-    found, is_forgotten = _PLACES.call(client, [stored.key], [stored.id, digest(item, stored.secret)])
+    found, is_forgotten = _PLACES.call(client, [stored.key], [stored.id, stored.parameters.hasher(stored.secret)(item)])
     places = [Place(int(layer), key.decode(), bool(seen), bool(lost)) for layer, key, seen, lost in found]
     return places, bool(is_forgotten)
 

@@ -1,9 +1,9 @@
 """Formulas: the blocks and the hashes of a filter's layers, from its promise.
 
 The bits of an item lie in one block, which the server reads and writes as a whole. Source: Putze, Sanders and Singler,
-"Cache-, Hash- and Space-Efficient Bloom Filters", 2007. The blocks' loads differ, so a blocked filter needs more bits
-than the minimum of -log2(p) / ln 2 an item: at 1e-6 1.1 times as many, 31.9. Below 1e-9 the price rises, to 1.4 times
-at 1e-12.
+"Cache-, Hash- and Space-Efficient Bloom Filters", 2007. A block has a partition for each hash, so the bits of an item
+differ, and its error rate has a closed form. The blocks' loads differ, so a blocked filter needs more bits than the
+minimum of -log2(p) / ln 2 an item.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 BLOCK_BYTES = 256
 BLOCK_BITS = 8 * BLOCK_BYTES
-# The pairs of bytes of an item's digest that choose a bit.
-MAX_HASHES = 28
+# Numbers of partitions of a block.
+HASHES = (8, 16, 32)
 # The server allocates a shard at once, and 8 MB take it some 5 ms.
 MAX_SHARD_BYTES = 8 << 20
 # The largest layer, 34 GB.
@@ -41,7 +41,7 @@ class LayerSize(NamedTuple):
     Attributes:
         room: items that it takes.
         blocks: its blocks.
-        hashes: bits set by an item (k).
+        hashes: bits set by an item (k), one in each partition of its block.
         span: blocks of a shard; the last shard may have fewer.
     """
 
@@ -64,24 +64,21 @@ class LayerSize(NamedTuple):
 def error_rate(load: float, hashes: int) -> tuple[float, float]:
     """Return the mean error rate of blocks with a mean `load` of items, and its standard deviation over the blocks.
 
-    The load of a block is a Poisson variable, of which the sum covers 12 standard deviations. The ones in a block of n
-    items vary, too: their number X has the moments of an occupancy problem, and E[X^k] is approximated to the second
-    order. Source: Bose et al., "On the false-positive rate of Bloom filters", 2008.
+    The load of a block is a Poisson variable, of which the sum covers 12 standard deviations. Each of its n items sets
+    one bit in each of k partitions. So the bit of a new item is set with a probability of 1 - (1 - k / 2048)^n, and
+    independently in each partition: the block's rate is the k-th power of that. Source: Almeida et al., "Scalable Bloom
+    Filters", 2007, section 3.1, for a filter of one block.
     """
     spread = 12 * math.sqrt(load) + 12
     first = max(0, int(load - spread))
     weight = math.exp(first * math.log(load) - load - math.lgamma(first + 1)) if load else 1.0
     mean = square = total = 0.0
+    unset = math.log1p(-hashes / BLOCK_BITS)
     for items in range(first, int(load + spread) + 1):
         total += weight
-        if items:
-            thrown = items * hashes / BLOCK_BITS
-            zeros = math.exp(-thrown)
-            fill = 1 - zeros
-            variance = zeros * (1 - (1 + thrown) * zeros) / BLOCK_BITS
-            rate = min(1.0, fill**hashes * math.exp(hashes * (hashes - 1) / 2 * variance / fill**2))
-            mean += weight * rate
-            square += weight * rate * rate
+        rate = (-math.expm1(items * unset)) ** hashes
+        mean += weight * rate
+        square += weight * rate * rate
         weight *= load / (items + 1)
     mean /= total
     return mean, math.sqrt(max(0.0, square / total - mean * mean))
@@ -108,8 +105,7 @@ def _load(rate: float, hashes: int) -> float:
 @cache
 def _hashes(rate: float) -> int:
     """Return the smallest number of hashes whose bits are within 3 % of the best."""
-    most = min(MAX_HASHES, math.ceil(-math.log2(rate)) + 1)
-    loads = {hashes: _load(rate, hashes) for hashes in range(max(1, most * 5 // 8), most + 1)}
+    loads = {hashes: _load(rate, hashes) for hashes in HASHES}
     return min(hashes for hashes, load in loads.items() if load * _BITS_ALLOWANCE >= max(loads.values()))
 
 

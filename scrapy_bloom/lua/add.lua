@@ -1,1 +1,31 @@
-return call.numbered(filter.check)
+-- Straight through for one layer, for ever, with room for all items: nothing is written for a repeat.
+local v, flags, added = call('HMGET', KEYS[1], 'state', ARGV[3], 'count'), '', 0
+if v[1] == ARGV[1] and v[2] == ARGV[2] then
+  local id, forgotten, index, near, blocks, hashes, span =
+    match(v[1], '^(%x+) 0 %d+ %d+ (%d+);(%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+);$')
+  local is_plain = id and v[3] + #ARGV - FIRST < near + 0
+  if is_plain and forgotten ~= '0' then
+    for i = FIRST, #ARGV do is_plain = is_plain and call('HEXISTS', KEYS[1], 'f' .. sub(ARGV[i], 1, 16)) == 0 end
+  end
+  if is_plain then
+    local prefix = prefix_of(KEYS[1], id) .. index .. ':'
+    blocks, hashes, span = blocks + 0, hashes + 0, span + 0
+    for i = FIRST, #ARGV do
+      local block, name, from = read_block(ARGV[i], prefix, blocks, span)
+      if #block < BLOCK then break end
+      local is_new = not has_bits(block, ARGV[i], hashes)
+      if is_new then
+        call('SETRANGE', name, from, with_bits(block, ARGV[i], hashes))
+        added = added + 1
+      end
+      flags = flags .. (is_new and '1' or '0')
+    end
+    local is_whole = #flags > #ARGV - FIRST
+    local count = format('%d', v[3] + added)
+    if is_whole and (added > 0 or KEYS[2]) then call('HSET', KEYS[1], 'count', count, ARGV[3], ARGV[4] .. flags)
+    elseif added > 0 then call('HSET', KEYS[1], 'count', count) end
+    if is_whole then return flags end
+  end
+end
+local filter = load_filter()
+return numbered(filter, filter.check, flags)

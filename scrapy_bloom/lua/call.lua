@@ -1,34 +1,29 @@
--- Calls of a plain filter, numbered by their caller. KEYS: the filter, the caller's record. ARGV: the filter's id, the
--- number, the doubt (1: repeated, 2: executed in part), the items. The record holds the number and the flags of the last call for an
--- hour: a repeated call gets the first one's reply.
-local call = {}
+-- The calls of a filter's caller, each executed once. KEYS: the filter; for a caller that cannot notice that the server went
+-- back, a key that never exists: the node of a slot that is being moved refuses the script before its first write. ARGV: the
+-- state of the filter and the record that the caller knows, the record's field, its next record without the flags, the items.
+-- A record is `opened number flags`: the time of the opening, and the number and the flags of the last call that changed
+-- anything. Returns the flags, or if the caller's news are old the record and `news`. Returns an empty list if the server has
+-- lost data, and the caller is to open the filter again.
+local FIRST = 5
 
--- The reply: status, flags, and the changes that empty the caller's cache. A TTL's layers end; `left` is the ms until then.
-function call.reply(f, status, flags)
-  local oldest = f.layers[1]
-  local left = f.ttl > 0 and oldest and math.floor(oldest.created + 1.25 * f.ttl - f.now) or 0
-  return {status, flags, f.forgets, f.lost, left}
+-- The state of a filter, and for one with a TTL the ms until its oldest layer ends.
+local function news(f)
+  local oldest = f.ttl > 0 and f.layers[1]
+  return call('HGET', f.key, 'state'), oldest and math.floor(oldest.created + 1.25 * f.ttl - f.now) or 0
 end
 
-function call.flags(f, ask, first)
-  local flags = {}
-  for i = first, #ARGV do flags[i - first + 1] = ask(f, ARGV[i]) and '1' or '0' end
-  return table.concat(flags)
-end
-
-function call.numbered(ask)
-  local f, number = filter.open(KEYS[1], ARGV[1]), tonumber(ARGV[2])
-  if not f then return {'GONE'} end
-  local last, flags = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%d*)$')
-  last = tonumber(last)
-  if last and last > number then return {'LATE'} end
-  if last ~= number then
-    flags = call.flags(f, ask, 4)
+local function numbered(filter, ask, flags)
+  local f = filter.open(KEYS[1], match(ARGV[1], '^%x*'))
+  local record = f and call('HGET', KEYS[1], ARGV[3])
+  local opened, last = match(record or '', '^(%d+) (%d+) ')
+  local known, answered = match(ARGV[2], '^(%d+) (%d+) ')
+  if opened ~= known or last + 0 < answered + 0 then return {} end
+  -- Otherwise the call was executed, and its reply was lost; or this is a late packet.
+  if last == answered then
+    for i = FIRST + #flags, #ARGV do flags = flags .. (ask(f, ARGV[i]) and '1' or '0') end
     filter.save(f)
-    -- The items are unknown that an earlier attempt has marked, if it was executed in part, or its record is gone.
-    if ARGV[3] == '2' or ARGV[3] == '1' and not last then flags = string.rep('1', #flags) end
-    redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. flags, 'EX', 3600)
+    record = ARGV[4] .. flags
+    call('HSET', KEYS[1], ARGV[3], record)
   end
-  -- Without the caller's last call, the server went back to an earlier state.
-  return call.reply(f, last and last >= number - 1 and 'OK' or 'BACK', flags)
+  return {record, news(f)}
 end

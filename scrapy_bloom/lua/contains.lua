@@ -1,4 +1,7 @@
--- KEYS: the filter. ARGV: its id, the items.
+-- KEYS: the filter. ARGV: its id, the items. Returns the flags (1: the filter has the item) and `news`, or of another filter an
+-- empty list.
+local filter, flags = load_filter(), ''
 local f = filter.open(KEYS[1], ARGV[1])
-if not f then return {'GONE'} end
-return call.reply(f, 'OK', call.flags(f, filter.has, 2))
+if not f then return {} end
+for i = 2, #ARGV do flags = flags .. (filter.has(f, ARGV[i]) and '1' or '0') end
+return {flags, news(f)}

@@ -1,7 +1,7 @@
 -- KEYS: the filter; to delete the queue, too, all keys of its scripts. ARGV: the id of the filter, or '' to keep it; of the
 -- queue its type, the id of its crawl or '', and its workers. Deletes both, unless one of them is another by now. Returns 1,
 -- or 0 if nothing was deleted.
-local call = redis.call
+local filter = load_filter()
 local FILTER, QUEUE, CRAWL, DEPARTED, DEAD, FAILED, DELIVERIES, SUSPECTS = unpack(KEYS)
 if ARGV[1] ~= '' and filter.describe(FILTER) ~= ARGV[1] then return 0 end
 if QUEUE then

@@ -1,4 +1,4 @@
--- The Bloom filter, for any script: a script is this text and its own.
+-- The Bloom filter, behind block.lua, for any script: `local filter = load_filter()`.
 --
 --   filter.open(key, id)          the filter, or nil without one of this id; any id if id is nil
 --   filter.check(f, item)         mark an item; true if it is new or was forgotten
@@ -13,28 +13,23 @@
 --   filter.delete(key)            delete the filter, or any other value at the key
 --   filter.sweep(key, id, sizes)  delete the shards of a filter whose hash is gone
 --
--- An item is 64 bytes, as good as random. Bytes 1 to 6 choose a block of 256 bytes in each layer, as a fraction of the
--- layer. From byte 9 on, each pair chooses a byte of the block by its first byte, and a bit of it by the second.
---
 -- A layer is divided into shards, the keys `<tag>:<id>:<layer>:<shard>` in the slot of the hash. All shards of a layer
 -- exist before the layer takes items: a missing one was lost. The hash at `key` has these fields:
---   id, secret, parameters        given at the creation
---   ttl                           milliseconds, 0 for ever
---   sizes                         `room blocks hashes span;` for each further layer; span: blocks of a shard
---   layers                        see LAYER, oldest first; the newest one takes items
+--   secret, parameters            given at the creation
+--   state                         `id ttl forgets lost forgotten;`, and a LAYER for each layer, oldest first; the newest one takes
+--                                 items. ttl: ms, 0 for ever; forgets: calls that forgot items; lost: shards that were
+--                                 lost; forgotten: forgotten items
 --   count                         items in the newest layer
+--   sizes                         `room blocks hashes span;` for each further layer; span: blocks of a shard
 --   place, ready                  the next layer's place in `sizes`, and its shards that are allocated
---   forgets, forgotten            calls that forgot items; forgotten items
---   lost                          shards that were lost
 --   `queue:<name>`, partitions    a queue whose workers use the filter, until the end of its crawl; its partitions
 --   `f<16 bytes>`                 a forgotten item, with the newest layer of that moment
+--   `@<name>`, callers            the last call of a caller, see call.lua; `name time;` of callers
 --
 -- A full server refuses a script's first write, and then the script has changed nothing.
-local filter = {}
-do
-  local call, byte = redis.call, string.byte
-  local BLOCK = 256
-  local MASKS = {[0] = 1, 2, 4, 8, 16, 32, 64, 128}
+local function load_filter()
+  local filter = {}
+  local HEAD = '^(%x+) (%d+) (%d+) (%d+) (%d+);'
   -- Index, place in `sizes`, creation of the generation (ms), items, room, items from which on the next layer is
   -- prepared, blocks, hashes, span.
   local LAYER = '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+);'
@@ -43,78 +38,46 @@ do
   local GENERATION, PREPARED, LIFE, EXPIRY = 0.2, 0.18, 1.25, 1.5
 
   function filter.open(key, id)
-    local v = call('HMGET', key, 'id', 'layers', 'count', 'forgets', 'forgotten', 'lost', 'ttl')
-    if not v[1] or id and v[1] ~= id then return nil end
-    local layers, ttl, last = {}, v[7] + 0, 0
-    local f = {key = key, id = v[1], prefix = filter.prefix(key, v[1]), layers = layers, count = v[3] + 0, forgets = v[4] + 0,
-      forgotten = v[5] + 0, lost = v[6] + 0, ttl = ttl, added = 0, ended = {}}
-    if ttl > 0 then f.now = filter.now() end
-    for index, place, created, count, room, near, blocks, hashes, span in string.gmatch(v[2], LAYER) do
-      local layer = {index = index, place = place, created = created, count = count, room = room + 0, near = near + 0,
+    local state, count = unpack(call('HMGET', key, 'state', 'count'))
+    local found, ttl, forgets, lost, forgotten = match(state or '', HEAD)
+    if not found or id and found ~= id then return nil end
+    local layers, last = {}, 0
+    local f = {key = key, id = found, prefix = prefix_of(key, found), layers = layers, count = count + 0, forgets = forgets + 0,
+      forgotten = forgotten + 0, lost = lost + 0, ttl = ttl + 0, added = 0, ended = {}}
+    if f.ttl > 0 then f.now = filter.now() end
+    for index, place, created, items, room, near, blocks, hashes, span in string.gmatch(state, LAYER) do
+      local layer = {index = index, place = place, created = created, count = items, room = room + 0, near = near + 0,
         blocks = blocks + 0, hashes = hashes + 0, span = span + 0, prefix = f.prefix .. index .. ':'}
-      local living = (ttl == 0 or f.now < created + LIFE * ttl) and layers or f.ended
+      local living = (f.ttl == 0 or f.now < created + LIFE * ttl) and layers or f.ended
       living[#living + 1], last = layer, index
     end
     f.last = last
     return f
   end
 
-  function filter.prefix(key, id)
-    return (string.match(key, '^[^{]*{[^}]+}') and key or '{' .. key .. '}') .. ':' .. id .. ':'
-  end
-
   -- Whether the newest layer's generation is over after this share of the TTL.
   local function is_over(f, share) return f.ttl > 0 and f.now >= f.layers[#f.layers].created + share * f.ttl end
 
-  -- The place of an item in any layer, as a fraction of it.
-  local function fraction(item)
-    local a, b, c, d, e, g = byte(item, 1, 6)
-    return (((((g / 256 + e) / 256 + d) / 256 + c) / 256 + b) / 256 + a) / 256
-  end
-
-  -- The block at a fraction of a layer: its bytes, its shard's key, its place there, and its shard.
-  local function read(layer, at)
-    local block = at * layer.blocks
-    block = block - block % 1
-    local place = block % layer.span
-    local shard, first = (block - place) / layer.span, place * BLOCK
-    local name = layer.prefix .. shard
-    return call('GETRANGE', name, first, first + BLOCK - 1), name, first, shard
-  end
-
-  local function holds(block, item, hashes)
-    for i = 9, 7 + 2 * hashes, 2 do
-      local place, number = byte(item, i, i + 1)
-      local mask = MASKS[number % 8]
-      if byte(block, place + 1) % (mask + mask) < mask then return false end
-    end
-    return true
-  end
+  local function read(layer, item) return read_block(item, layer.prefix, layer.blocks, layer.span) end
 
   function filter.check(f, item)
-    local layers, at = f.layers, fraction(item)
+    local layers = f.layers
     local forgotten = f.forgotten > 0 and filter.remember(f, item)
-    local layer, block, name, first = layers[#layers], nil, nil, nil
+    local layer, block, name, from = layers[#layers], nil, nil, nil
     for i = #layers, 1, -1 do
-      local b, n, place, shard = read(layers[i], at)
-      if #b < BLOCK then b = filter.replace(f, layers[i], shard)
+      local b, n, place = read(layers[i], item)
+      if #b < BLOCK then b = filter.replace(f, layers[i], n)
       -- A forgotten item is to be remembered for a whole TTL: older layers do not count.
-      elseif not (forgotten and (i < #layers or is_over(f, GENERATION))) and holds(b, item, layers[i].hashes) then
+      elseif not (forgotten and (i < #layers or is_over(f, GENERATION))) and has_bits(b, item, layers[i].hashes) then
         return forgotten
       end
-      if not first then block, name, first = b, n, place end
+      if not from then block, name, from = b, n, place end
     end
     if not layer or f.count >= layer.room or is_over(f, GENERATION) then
       layer = filter.append(f)
-      block, name, first = read(layer, at)
+      block, name, from = read(layer, item)
     end
-    local bytes = {byte(block, 1, BLOCK)}
-    for i = 9, 7 + 2 * layer.hashes, 2 do
-      local place, number = byte(item, i, i + 1)
-      local mask, value = MASKS[number % 8], bytes[place + 1]
-      if value % (mask + mask) < mask then bytes[place + 1] = value + mask end
-    end
-    call('SETRANGE', name, first, string.char(unpack(bytes)))
+    call('SETRANGE', name, from, with_bits(block, item, layer.hashes))
     f.count, f.added = f.count + 1, f.added + 1
     return true
   end
@@ -134,7 +97,7 @@ do
     local BLOCKS_PER_ITEM = 65
     local ceil = math.ceil
 
-    local function expire(name, time) call('PEXPIREAT', name, string.format('%.0f', time)) end
+    local function expire(name, time) call('PEXPIREAT', name, format('%d', time)) end
 
     local function forgotten_field(item) return 'f' .. string.sub(item, 1, 16) end
 
@@ -183,20 +146,27 @@ do
       return layer.shards - last
     end
 
+    -- The text of `state`. Layers that have ended stay there until their shards are deleted.
+    local function state_of(f)
+      local texts = {table.concat({f.id, format('%d', f.ttl), f.forgets, f.lost, f.forgotten}, ' ')}
+      for _, list in ipairs({f.ended, f.layers}) do
+        for _, l in ipairs(list) do
+          texts[#texts + 1] = table.concat({l.index, l.place, l.created, l.count, l.room, l.near, l.blocks, l.hashes, l.span}, ' ')
+        end
+      end
+      return table.concat(texts, ';') .. ';'
+    end
+
     function filter.append(f)
-      local newest, texts = f.layers[#f.layers], {}
+      local newest = f.layers[#f.layers]
       local layer = next_layer(f, not newest or is_over(f, GENERATION))
       for shard = 0, layer.shards - 1 do make(f, layer, shard) end
       if newest then newest.count = f.count end
-      f.layers[#f.layers + 1], f.last, f.count = layer, layer.index, 0
-      for i, l in ipairs(f.layers) do
-        local fields = {l.index, l.place, l.created, l.count, l.room, l.near, l.blocks, l.hashes, l.span}
-        texts[i] = table.concat(fields, ' ') .. ';'
-      end
-      call('HSET', f.key, 'layers', table.concat(texts), 'count', 0, 'place', 0, 'ready', 0)
+      local ended = f.ended
+      f.layers[#f.layers + 1], f.last, f.count, f.ended = layer, layer.index, 0, {}
+      call('HSET', f.key, 'state', state_of(f), 'count', 0, 'place', 0, 'ready', 0)
       if f.ttl > 0 then expire(f.key, f.now + EXPIRY * f.ttl) end
-      for _, ended in ipairs(f.ended) do delete_shards(f.prefix, ended.index, ceil(ended.blocks / ended.span)) end
-      f.ended = {}
+      for _, each in ipairs(ended) do delete_shards(f.prefix, each.index, ceil(each.blocks / each.span)) end
       return layer
     end
 
@@ -208,25 +178,27 @@ do
     function filter.allocate(f) return #f.layers > 0 and 0 or prepare(f, next_layer(f, true), 1) end
 
     -- Replace a lost shard; returns the bytes of a block.
-    function filter.replace(f, layer, shard)
-      make(f, layer, shard)
-      f.lost = call('HINCRBY', f.key, 'lost', 1)
+    function filter.replace(f, layer, name)
+      make(f, layer, sub(name, #layer.prefix + 1) + 0)
+      f.lost = f.lost + 1
+      call('HSET', f.key, 'state', state_of(f))
       return string.rep('\0', BLOCK)
     end
 
     -- Whether an item was forgotten; it is so no more.
     function filter.remember(f, item)
       if call('HEXISTS', f.key, forgotten_field(item)) == 0 then return false end
+      f.forgotten = f.forgotten - 1
       -- A full server would permit an HDEL, and all writes behind it.
-      f.forgotten = call('HINCRBY', f.key, 'forgotten', -1)
+      call('HSET', f.key, 'state', state_of(f))
       return call('HDEL', f.key, forgotten_field(item)) == 1
     end
 
     function filter.has(f, item)
       if f.forgotten > 0 and call('HEXISTS', f.key, forgotten_field(item)) == 1 then return false end
       for i = #f.layers, 1, -1 do
-        local block = read(f.layers[i], fraction(item))
-        if #block == BLOCK and holds(block, item, f.layers[i].hashes) then return true end
+        local block = read(f.layers[i], item)
+        if #block == BLOCK and has_bits(block, item, f.layers[i].hashes) then return true end
       end
       return false
     end
@@ -234,32 +206,32 @@ do
     function filter.places(f, item)
       local places = {}
       for i, layer in ipairs(f.layers) do
-        local block, name = read(layer, fraction(item))
+        local block, name = read(layer, item)
         local is_lost = #block < BLOCK
-        places[i] = {layer.index, name, not is_lost and holds(block, item, layer.hashes) and 1 or 0, is_lost and 1 or 0}
+        places[i] = {layer.index, name, not is_lost and has_bits(block, item, layer.hashes) and 1 or 0, is_lost and 1 or 0}
       end
       return places, call('HEXISTS', f.key, forgotten_field(item))
     end
 
     function filter.forget(f, item)
       if not filter.has(f, item) then return false end
-      call('HSET', f.key, forgotten_field(item), f.last)
-      f.forgotten = call('HINCRBY', f.key, 'forgotten', 1)
-      if not f.has_forgotten then f.has_forgotten, f.forgets = true, call('HINCRBY', f.key, 'forgets', 1) end
+      f.forgotten = f.forgotten + 1
+      if not f.has_forgotten then f.has_forgotten, f.forgets = true, f.forgets + 1 end
+      call('HSET', f.key, forgotten_field(item), f.last, 'state', state_of(f))
       return true
     end
 
     function filter.create(key, id, secret, parameters, sizes, ttl)
-      call('HSET', key, 'id', id, 'secret', secret, 'parameters', parameters, 'sizes', sizes, 'ttl', ttl, 'layers', '',
-        'count', 0, 'place', 0, 'ready', 0, 'forgets', 0, 'forgotten', 0, 'lost', 0)
+      call('HSET', key, 'secret', secret, 'parameters', parameters, 'state', id .. ' ' .. ttl .. ' 0 0 0;', 'count', 0,
+        'sizes', sizes, 'place', 0, 'ready', 0)
       if ttl + 0 > 0 then expire(key, filter.now() + EXPIRY * ttl) end
     end
 
     function filter.describe(key)
       local kind = call('TYPE', key).ok
-      local v = kind == 'hash' and call('HMGET', key, 'id', 'secret', 'parameters') or {}
+      local v = kind == 'hash' and call('HMGET', key, 'state', 'secret', 'parameters') or {}
       if not (v[1] and v[2] and v[3]) then return nil, kind ~= 'none' and kind or nil end
-      return v[1], v[2], v[3]
+      return match(v[1], '^%x+'), v[2], v[3]
     end
 
     function filter.delete(key)
@@ -273,7 +245,7 @@ do
     end
 
     function filter.sweep(key, id, sizes)
-      local prefix, index = filter.prefix(key, id), 0
+      local prefix, index = prefix_of(key, id), 0
       for _, blocks, _, span in string.gmatch(sizes, SIZE) do
         index = index + 1
         if delete_shards(prefix, index, ceil(blocks / span)) == 0 then return end
@@ -284,4 +256,5 @@ do
     define_others()
     return rawget(filter, name)
   end})
+  return filter
 end

@@ -1,1 +1,2 @@
-return call.numbered(filter.forget)
+local filter = load_filter()
+return numbered(filter, filter.forget, '')

@@ -1,5 +1,6 @@
 -- KEYS: the filter. ARGV: its id. Returns the sizes of the first layer, lost shards, of each live layer room, blocks,
 -- hashes, span, items and creation, and the number of forgotten items.
+local filter = load_filter()
 local f = filter.open(KEYS[1], ARGV[1])
 if not f then return {'GONE'} end
 local layers = {}

@@ -1,9 +1,9 @@
--- KEYS: the filter, and to begin calls the caller's record. ARGV: of a filter to create the parameters, id, secret, TTL in
--- ms and sizes (empty: create none); whether to delete the key first, and the id of a lost filter.
-local key = KEYS[1]
+-- KEYS: the filter. ARGV: of a filter to create the parameters, id, secret, TTL in ms and sizes (empty: create none); whether to
+-- delete the key first, the id of a lost filter, and to begin calls the field of the caller's record, or ''.
+local filter, key, caller = load_filter(), KEYS[1], ARGV[8]
 local id, secret, parameters = filter.describe(key)
 -- A late packet, or a repeated call, finds the caller's record.
-if ARGV[6] == '1' and redis.call('EXISTS', KEYS[2]) == 0 then
+if ARGV[6] == '1' and not (id and call('HEXISTS', key, caller) == 1) then
   filter.delete(key)
   id, secret = nil, nil
 end
@@ -14,6 +14,14 @@ if not id then
   filter.create(key, id, secret, parameters, ARGV[5], ARGV[4])
   if ARGV[7] ~= '' then filter.sweep(key, ARGV[7], ARGV[5]) end
 end
-if KEYS[2] then redis.call('SET', KEYS[2], '0 ', 'EX', 3600, 'NX') end
-local f = filter.open(key, id)
-return {'OK', id, secret, parameters, f.forgets, f.lost, #f.layers}
+if caller ~= '' and call('HEXISTS', key, caller) == 0 then
+  -- A caller opens the filter again after half an hour: records that are older than an hour are nobody's.
+  local now, kept, old = filter.now(), '', {}
+  for name, opened in string.gmatch(call('HGET', key, 'callers') or '', '(%S+) (%d+);') do
+    if opened + 3600000 < now then old[#old + 1] = name else kept = kept .. name .. ' ' .. opened .. ';' end
+  end
+  now = format('%d', now)
+  call('HSET', key, 'callers', kept .. caller .. ' ' .. now .. ';', caller, now .. ' 0 ')
+  for _, name in ipairs(old) do call('HDEL', key, name) end
+end
+return {'OK', secret, parameters, call('HMGET', key, 'state', caller)}

@@ -16,7 +16,7 @@
 -- failed      hash: "run score fingerprint" of each request that is kept for the next run
 --
 -- Times are Unix times of the server in microseconds.
-local call = redis.call
+local filter = load_filter()
 local FILTER, QUEUE, CRAWL, DEPARTED, DEAD, FAILED, DELIVERIES, SUSPECTS = unpack(KEYS)
 local STEM = string.sub(CRAWL, 1, -6)
 local ME = ARGV[1]

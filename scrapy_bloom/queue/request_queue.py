@@ -11,7 +11,7 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.values import Call, IndexedCall, Offer
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.connect import is_cluster
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 
 # Failed requests that are read at once.
 _PORTION = 500
@@ -19,7 +19,7 @@ _PORTION = 500
 
 @cache
 def _script(name: str) -> Script:
-    return Script(name, "filter") if name in ("allocate", "info") else Script(name, "filter", "queue")
+    return Script(name, *FILTER) if name in ("allocate", "info") else Script(name, *FILTER, "queue")
 
 
 class RequestQueue:

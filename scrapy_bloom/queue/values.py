@@ -1,6 +1,7 @@
 """The values that a worker of a queue works with."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -133,6 +134,9 @@ class FilterSource(Protocol):
 
     def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
         """Return parameters, a new id and secret, the TTL in ms, and the sizes, which take long to compute, or ''."""
+
+    def hasher(self, secret: bytes) -> Callable[[bytes], bytes]:
+        """Return the function from a fingerprint to its bytes in the filter with this secret."""
 
 
 class Reaped(NamedTuple):

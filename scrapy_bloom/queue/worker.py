@@ -48,7 +48,6 @@ from itertools import islice
 from typing import Any, Self
 
 from scrapy_bloom.cache import TwoGenerationCache
-from scrapy_bloom.filter.parameters import digest
 from scrapy_bloom.queue.values import (
     Call,
     Entry,
@@ -144,7 +143,7 @@ class Worker:
         self.partitions = 1
         self._is_new, self._flush, self._sizes = True, flush, flush
         self._is_shared = is_shared
-        self._secret = b""
+        self._hash = source.hasher(b"")
         self._offered: set[bytes] = set()
         self._base = 0  # sequence number of the outbox's first offer
         # Start requests: on their way to the queue, each with its sequence number; and queued or dropped, each with the
@@ -432,7 +431,7 @@ class Worker:
         return [fingerprint for fingerprint, behind in islice(self.unmarked.items(), self.batch) if behind <= end]
 
     def _digest(self, fingerprint: bytes | None) -> bytes:
-        return b"" if fingerprint is None else digest(fingerprint, self._secret)
+        return b"" if fingerprint is None else self._hash(fingerprint)
 
     def _mine(self) -> list[Page]:
         running = [page for page in self.running.values() if not (page.is_tainted or page.entry.member in self.local)]
@@ -579,7 +578,8 @@ class Worker:
         self._note(*news)
         # The lost reply is that of the last exchange, which was executed.
         was_executed = known == self._stamp != marked
-        self.crawl, self.run, self.origin, self.filter_id, self._secret = crawl, run, origin, filter_id, secret
+        self.crawl, self.run, self.origin, self.filter_id = crawl, run, origin, filter_id
+        self._hash = self._source.hasher(secret)
         self._stamp = int(stamp)
         ended = self._end_offers([None] * offered) if was_executed else []
         self._returns = self._returns[returned if was_executed else 0 :]

@@ -34,11 +34,12 @@ _TOO_MANY_CLIENTS = "max number of clients"
 
 # The commands of the scripts of a filter, and of a look at it, on its key and on the keys that begin with it in braces.
 _OF_FILTER = (
-    "EVAL, EVALSHA, EXISTS, GET, GETRANGE, HDEL, HEXISTS, HGET, HINCRBY, HMGET, HSET, PEXPIREAT, PTTL, SET, SETRANGE, "
-    "STRLEN, TIME, TYPE, UNLINK"
+    "EVAL, EVALSHA, GETRANGE, HDEL, HEXISTS, HGET, HMGET, HSET, PEXPIREAT, PTTL, SETRANGE, STRLEN, TIME, TYPE, UNLINK"
 )
 # Further commands of a queue, on its key and on the keys that begin with it in braces; HKEYS: of start URLs.
-_OF_QUEUE = "DEL, HGETALL, HKEYS, HLEN, HSCAN, PERSIST, PEXPIRE, PING, ZADD, ZCARD, ZRANGE, ZREM, ZSCORE"
+_OF_QUEUE = (
+    "DEL, EXISTS, HGETALL, HINCRBY, HKEYS, HLEN, HSCAN, PERSIST, PEXPIRE, PING, ZADD, ZCARD, ZRANGE, ZREM, ZSCORE"
+)
 FILTER_COMMANDS, QUEUE_COMMANDS = tuple(_OF_FILTER.split(", ")), tuple(_OF_QUEUE.split(", "))
 
 _LOGIN = "check the user name and the password of the client (REDIS_URL or REDIS_PARAMS)"

@@ -13,6 +13,8 @@ from scrapy_bloom.transport.failures import is_from_replica
 
 # A reply may hold any bytes, even if the client decodes replies.
 _AS_BYTES: dict[str, Any] = {NEVER_DECODE: []}
+# The libraries of a script that uses a filter.
+FILTER = ("block", "filter")
 
 
 class Script:
@@ -34,7 +36,7 @@ class Script:
         """Execute the script once, and return its reply; strings are bytes. Nothing is retried.
 
         Args:
-            client: a `redis.Redis` or `redis.RedisCluster`.
+            client: a `redis.Redis`, a `redis.RedisCluster` or a `HeldConnection`.
             keys: KEYS of the script, in one slot.
             args: ARGV of the script.
 

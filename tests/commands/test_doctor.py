@@ -296,7 +296,7 @@ def test_every_check() -> None:
 
 
 # The scripts of a crawl's filter, those of its queue and `clear`, and the commands that the package sends beside them.
-FILTER = ("filter", "call", "open", "allocate", "add", "forget", "contains", "info")
+FILTER = ("block", "filter", "call", "open", "allocate", "add", "forget", "contains", "info")
 QUEUE = ("queue", "join", "exchange", "heartbeat", "leave", "delete")
 SENT = ({"EVAL", "EVALSHA", "PTTL"}, {"HSCAN", "PING"})
 

@@ -12,7 +12,7 @@ from scrapy import Request
 from scrapy_bloom import BloomRFPDupeFilter
 from scrapy_bloom.filter import bloom_filter
 from scrapy_bloom.transport.failures import FILTER_COMMANDS
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.servers import Server
@@ -45,8 +45,11 @@ def told(say: Say, action: str, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def states(client: redis.Redis, key: str) -> dict[Any, Any]:
-    """Return all data of a filter."""
-    return {name: client.dump(name) for name in client.keys(f"*{key}*") if b":call:" not in name}
+    """Return all data of a filter, but for the names of its callers."""
+    found: dict[Any, Any] = {name: client.dump(name) for name in client.keys(f"*{key}*")}
+    if client.type(key) == b"hash":
+        found[key.encode()] = {**client.hgetall(key), b"callers": b""}
+    return found
 
 
 def test_forget(pages: BloomRFPDupeFilter, say: Say) -> None:
@@ -161,7 +164,7 @@ def test_deleted_meanwhile(
             client.delete(key)
             return super().call(*arguments)
 
-    late = Late(script, "filter") if script == "open" else Late(script, "filter", "call")
+    late = Late(script, *FILTER) if script == "open" else Late(script, *FILTER, "call")
     monkeypatch.setattr(bloom_filter, f"_{script.upper()}", late)
     code, _, said = say("forget", URLS[0])
     assert (code, f"there is no filter at {key!r}: it was deleted" in said, client.exists(key)) == (2, True, 0)

@@ -86,7 +86,7 @@ def test_nothing_added(client: redis.Redis, key: str, say: Say) -> None:
 
 def test_no_filter(client: redis.Redis, key: str, say: Say) -> None:
     """A filter of a newer format, a SET and a foreign hash are each reported by type."""
-    newer: dict[Any, Any] = {"id": "1", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
+    newer: dict[Any, Any] = {"state": "1 0 0 0 0;", "secret": "s", "parameters": json.dumps({"format": FORMAT + 1})}
     client.hset(f"{key}:newer", mapping=newer)
     client.sadd(f"{key}:set", "a")
     client.hset(f"{key}:hash", "a", "b")

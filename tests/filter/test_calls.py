@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import threading
 from collections.abc import Callable
 from multiprocessing.queues import Queue
 from typing import Any
@@ -14,6 +15,7 @@ import redis
 from devtools.servers import Address
 from scrapy_bloom import RefusedError, UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.transport.held import HeldConnection
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.servers import Server
 
@@ -56,6 +58,11 @@ def test_opening_survives_lost_replies(valkey: Server, key: str) -> None:
         assert again.counters.losses == 0
 
 
+def callers(client: Any, key: str) -> list[bytes]:
+    """Return the fields of the filter's callers."""
+    return [field for field in client.hkeys(key) if field.startswith(b"@")]
+
+
 def give_up(proxy: FaultProxy, call: Callable[[], object], place: Place = Place.AFTER) -> None:
     """Make a call that is lost, and not repeated."""
     proxy.fail(place)
@@ -87,15 +94,15 @@ def test_a_call_that_was_never_executed_is_settled(valkey: Server, key: str) -> 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Collect the commands of all clients."""
+    """Collect the commands of all held connections."""
     commands: list[tuple[object, ...]] = []
-    execute: Callable[..., Any] = redis.Redis.execute_command
+    execute: Callable[..., Any] = HeldConnection.execute_command
 
-    def note(self: redis.Redis, *args: object, **options: object) -> object:
+    def note(self: HeldConnection, *args: object, **options: object) -> object:
         commands.append(args)
         return execute(self, *args, **options)
 
-    monkeypatch.setattr(redis.Redis, "execute_command", note)
+    monkeypatch.setattr(HeldConnection, "execute_command", note)
     return commands
 
 
@@ -123,7 +130,7 @@ def test_a_lost_record_makes_a_repeated_call_new(valkey: Server, key: str) -> No
         bloom = BloomFilter(client, key, retry_timeout=0, **SMALL)
         bloom.add("first")
         give_up(proxy, lambda: bloom.add("a"))
-        direct.delete(*direct.scan_iter(f"{{{key}}}:call:*"))
+        direct.hdel(key, *callers(direct, key))
         assert bloom.add("a")
         assert bloom.counters.losses == 1
 
@@ -205,23 +212,54 @@ def test_a_call_that_was_executed_in_part(server: Server, key: str) -> None:
         admin.execute_command("ACL", "SETUSER", "clerk", "on", "nopass", "allkeys", "+@all")
         bloom = BloomFilter(client, key, cache_size=0, **SMALL)
         bloom.add("known")
-        admin.execute_command("ACL", "SETUSER", "clerk", "-set")
+        admin.execute_command("ACL", "SETUSER", "clerk", "-hset")
         with pytest.raises(RefusedError):
             bloom.add_many(["a", "known"])
-        admin.execute_command("ACL", "SETUSER", "clerk", "+set")
+        admin.execute_command("ACL", "SETUSER", "clerk", "+hset")
         assert bloom.add_many(["a", "known"]) == [True, True]
         assert bloom.add_many(["a", "known"]) == [False, False]
         admin.execute_command("ACL", "DELUSER", "clerk")
 
 
 def test_an_idle_caller_begins_again(client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record expires after an hour: a process that was idle for long does not take that for a loss."""
+    """A record is pruned after an hour: a process that was idle for long does not take that for a loss."""
     bloom = BloomFilter(client, key, cache_size=0, **SMALL)
     bloom.add("a")
-    records = list(client.scan_iter(f"{{{key}}}:call:*"))
-    assert [0 < client.ttl(name) <= 3600 for name in records] == [True]
-    client.delete(*records)
+    client.hdel(key, *callers(client, key))
     now: Callable[[], float] = bloom._runtime.monotonic
     monkeypatch.setattr(type(bloom._runtime), "monotonic", staticmethod(lambda: now() + 3601))
     assert bloom.add_many(["a", "b"]) == [False, True]
+    assert bloom.counters.losses == 0
+
+
+def test_records_of_dead_callers_are_pruned(client: Any, key: str) -> None:
+    """Whoever opens a filter deletes the records that are older than an hour; the others stay."""
+    dead, silent = (BloomFilter(client, key, **SMALL) for _ in range(2))
+    dead.add("a")
+    opened = int(client.hget(key, *callers(client, key)).split()[0])
+    client.hset(key, "callers", client.hget(key, "callers").replace(b"%d" % opened, b"%d" % (opened - 3_600_001)))
+    silent.add("b")
+    assert len(callers(client, key)) == 1
+    BloomFilter(client, key, **SMALL).add("c")
+    assert len(callers(client, key)) == 2
+    assert (silent.add("b"), silent.add("d"), silent.counters.losses) == (False, True, 0)
+
+
+def test_threads_share_a_filter(client: Any, key: str) -> None:
+    """Each item is new to exactly one of several threads, also one by one, and through the cache."""
+    bloom, found = BloomFilter(client, key, capacity=20_000, error_rate=1e-12), list[int]()
+
+    def add_all(seed: int) -> None:
+        numbers = list(range(3000))
+        random.Random(seed).shuffle(numbers)
+        found.extend(number for number in numbers[:1500] if bloom.add(f"item {number}"))
+        flags = bloom.add_many(f"item {number}" for number in numbers[1500:])
+        found.extend(number for number, is_new in zip(numbers[1500:], flags, strict=True) if is_new)
+
+    threads = [threading.Thread(target=add_all, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(3000))
     assert bloom.counters.losses == 0

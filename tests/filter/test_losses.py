@@ -14,7 +14,7 @@ ITEMS = [f"item {number}" for number in range(500)]
 
 
 def shards(client: Any, key: str) -> list[bytes]:
-    return sorted(name for name in client.scan_iter(f"{{{key}}}:*") if b":call:" not in name)
+    return sorted(client.scan_iter(f"{{{key}}}:*"))
 
 
 def test_a_lost_shard(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +97,7 @@ def test_a_full_server_does_nothing_by_half(key: str) -> None:
             before = {name: client.dump(name) for name in client.scan_iter("*")}
             client.config_set("maxmemory", 1)
             # With a forgotten item, whose deletion a full server permits.
-            for batch in (["item 1", *ITEMS[50:200]], ["item 2"], ["new"]):
+            for batch in (["item 1", *ITEMS[50:200]], ["new"]):
                 with pytest.raises(RefusedError, match="raise the server's maxmemory, or set a smaller capacity"):
                     bloom.add_many(batch)
             with pytest.raises(RefusedError, match="maxmemory"):

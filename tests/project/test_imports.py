@@ -28,7 +28,7 @@ OUTSIDE = {
     "delivery": {"scrapy"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "engine": {"scrapy", "twisted"},
-    "filter": {"redis"},
+    "filter": {"mmh3", "redis"},
     "fingerprints": {"scrapy"},
     "pipelines": {"scrapy", "scrapy_redis", "twisted"},
     "queue": {"redis", "scrapy", "scrapy_redis"},
@@ -38,7 +38,7 @@ OUTSIDE = {
     "serializer": {"msgpack", "scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
-    "transport": {"redis", "scrapy", "scrapy_redis"},
+    "transport": {"hiredis", "redis", "scrapy", "scrapy_redis"},
 }
 PACKAGE = Path(scrapy_bloom.__file__).parent
 

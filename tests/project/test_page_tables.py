@@ -63,7 +63,6 @@ def test_keys() -> None:
     assert [row[0].strip("`") for row in table("docs/keys.md", "Keys")] == [
         "<key>",
         "{<key>}:<id>:<layer>:<shard>",
-        "{<key>}:call:<caller>",
         of_queue.crawl,
         of_queue.departed,
         *of_queue.of_worker("<worker>"),

@@ -434,7 +434,7 @@ MISTAKES = {
     "missing leases are not noted": Mistake(
         wrong={"if missing ~= 0 then note_loss": "if false then note_loss"}, crawl=("double", 7)
     ),
-    "a rejoin is no worker for a moment": Mistake(wrong={"works = before.works": "works = 0"}, crawl=("mixed", 272)),
+    "a rejoin is no worker for a moment": Mistake(wrong={"works = before.works": "works = 0"}, crawl=("mixed", 591)),
     "a rejoin forgets lost leases": Mistake(
         wrong={"elseif my and stamp ~=": "elseif false and stamp ~="}, crawl=("double", 7)
     ),

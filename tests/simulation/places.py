@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
-from scrapy_bloom.filter.parameters import digest
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys, tagged
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.simulation.plan import Site
 from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
 
-_HAS = Script("contains", "filter", "call").text
+_HAS = Script("contains", *FILTER, "call").text
 
 
 class Places:
@@ -89,10 +89,11 @@ class Places:
         if fingerprint is None:
             return False
         name = self.filters[(crc32(fingerprint) >> 16) % len(self.filters)]
-        found = self.call("HMGET", name, "id", "secret")
-        if found[0] is None:
+        state, secret = self.call("HMGET", name, "state", "secret")
+        if state is None:
             return False
-        return bool(self._server.data.eval(_HAS, [name], [found[0], digest(fingerprint, found[1])])[1] == b"1")
+        item = FilterParameters(fingerprint="scrapy-redis").hasher(secret)(fingerprint)
+        return bool(self._server.data.eval(_HAS, [name], [state.partition(b" ")[0], item])[0] == b"1")
 
     def orphaned(self) -> set[int]:
         """Return leases of workers that neither live nor are registered, and links that only these had found."""

@@ -95,6 +95,8 @@ class Process:
             _sizes[plan.capacity] = text
         return str(plan.capacity), f"{bits(64):016x}", f"{bits(128):032x}", round(plan.ttl * 1000), text
 
+    hasher = FilterParameters(fingerprint="scrapy-redis").hasher
+
     def fingerprint_of(self, member: bytes) -> bytes | None:
         """Return the fingerprint of a request."""
         return None if int(member) in self.world.site.unfiltered else member

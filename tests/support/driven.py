@@ -9,7 +9,7 @@ from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.queue.values import Call, Offer, Phase
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.support.script_server import ScriptServer
 
 Send = Callable[[str, Call], Any]
@@ -27,6 +27,10 @@ class Source:
         """Return a filter."""
         text = "".join("{} {} {} {};".format(*size) for size in self._parameters.sizes()) if sizes else ""
         return self._parameters.to_json(), f"{next(self._numbers)}f", "secret", 0, text
+
+    def hasher(self, secret: bytes) -> Callable[[bytes], bytes]:
+        """Return the function from a fingerprint to its bytes in a filter."""
+        return self._parameters.hasher(secret)
 
 
 class Driven:
@@ -91,7 +95,7 @@ def in_memory(server: ScriptServer, queue: str = "queue") -> Send:
     def send(worker: str, call: Call) -> Any:
         server.time += 1
         if call.script == "allocate":
-            return server.eval(Script("allocate", "filter").text, names[:1], call.arguments)
-        return server.eval(Script(call.script, "filter", "queue").text, names, (worker, *call.arguments))
+            return server.eval(Script("allocate", *FILTER).text, names[:1], call.arguments)
+        return server.eval(Script(call.script, *FILTER, "queue").text, names, (worker, *call.arguments))
 
     return send

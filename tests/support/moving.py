@@ -37,8 +37,6 @@ def killed_at(number: int, work: Callable[[Callable[[], None]], object]) -> None
 
 
 def keys_at(client: redis.Redis, key: str) -> set[str]:
-    """Return all keys of a filter, without the records of its callers."""
+    """Return all keys of a filter."""
     found = set(map(as_text, client.scan_iter(f"*{key}*", count=10_000)))
-    return {name for name in found if name in (key, f"{{{key}}}") or name.startswith((f"{key}:", f"{{{key}}}:"))} - {
-        name for name in found if ":call:" in name
-    }
+    return {name for name in found if name in (key, f"{{{key}}}") or name.startswith((f"{key}:", f"{{{key}}}:"))}

@@ -14,6 +14,7 @@ from scrapy_bloom import (
     RefusedError,
     UnavailableError,
 )
+from scrapy_bloom.transport import held
 from tests.support.retries import (
     PASSWORD,
     said,
@@ -71,9 +72,13 @@ TURNS: dict[str, tuple[Callable[[redis.Redis], None], str]] = {
 
 
 @pytest.mark.parametrize("turn", TURNS)
-def test_refused_in_the_middle(turn: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_in_the_middle(
+    turn: str, guarded: Server, key: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that starts to refuse is an immediate error, for additions, and the start of others."""
     caplog.set_level(logging.DEBUG)
+    # An idle connection is polled: the server that has closed it is there.
+    monkeypatch.setattr(held, "_POLL_SECONDS", 0.0)
     refuse, advice = TURNS[turn]
     with guarded.client(password=PASSWORD) as admin, guarded.client(password=PASSWORD) as client:
         bloom = BloomFilter(client, key, capacity=1000)

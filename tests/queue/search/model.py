@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scrapy_bloom.filter.parameters import digest
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call, Offer
 from scrapy_bloom.queue.worker import Worker
@@ -245,7 +245,7 @@ class Now:
         name = self.scenario.filter_of(page)
         if self.scenario.unfiltered >> page & 1 or not self.seen_server().call("EXISTS", name):
             return False
-        item = digest(b"%d" % page, b"secret")
+        item = FilterParameters(fingerprint="scrapy-redis").hasher(b"secret")(b"%d" % page)
         return bool(self.seen_server().eval(self.model.scripts["has"], [name], [item]))
 
     def held(self, w: int) -> int:

@@ -8,7 +8,20 @@ from scrapy_bloom.queue.values import Call, Outcome, Phase, Trouble
 from tests.queue.search import promises
 from tests.queue.search.model import Model, Now, is_one_of
 from tests.queue.search.normal import FIELDS, quiet_times, registrations, store
-from tests.queue.search.world import FILTERS, KEYS, LEASE, NOW, Oracle, Process, Source, State, key, mask_of, union
+from tests.queue.search.world import (
+    FILTERS,
+    KEYS,
+    LEASE,
+    NOW,
+    Oracle,
+    Process,
+    Source,
+    State,
+    filter_id,
+    key,
+    mask_of,
+    union,
+)
 from tests.support.explore import Move
 from tests.support.running import running
 from tests.support.script_server import ScriptServer
@@ -304,7 +317,7 @@ class Crawl:
         return next(i for i in _IDS if b"%d" % (NOW + i) not in used)
 
     def _free_filter_id(self, now: Now, name: str) -> int:
-        used = {server.call("HGET", name, "id") for server in now.seen_servers()}
+        used = {filter_id(server, name) for server in now.seen_servers()}
         calls = [now.packet[2]] if now.packet else []
         for w in now.alive():
             parts = now.seen_worker(w).parts

@@ -19,7 +19,7 @@ from scrapy_bloom.queue.values import Call, Phase
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.model import Now
 from tests.queue.search.normal import FIELDS, registrations
-from tests.queue.search.world import FILTERS, key, mask_of, pages_of, union
+from tests.queue.search.world import FILTERS, filter_id, key, mask_of, pages_of, union
 from tests.support.explore import BrokenPromiseError
 from tests.support.running import AnyWorker, ended, running
 from tests.support.script_server import ScriptServer
@@ -78,7 +78,7 @@ def _is_behind(worker: Worker, server: ScriptServer, queue: str, w: int) -> bool
     if not worker.crawl:
         return False
     mine = registrations(server, key(queue, "crawl")).get(b"w%d" % w)
-    if mine is None or worker.phase is Phase.JOIN or server.call("HGET", FILTERS[queue], "id") != worker.filter_id:
+    if mine is None or worker.phase is Phase.JOIN or filter_id(server, FILTERS[queue]) != worker.filter_id:
         return True
     leases = sum(server.call("ZCARD", key(queue, f"{name}:w{w}")) for name in ("leases", "taken"))
     is_known = worker._stamp in (mine[_STAMP], mine[_PRIOR]) and mine[_HELD] == leases
@@ -195,7 +195,7 @@ def note_deletion(now: Now, w: int, mode: str) -> None:
         require(not oracle.owed & ~oracle.exempt & ~held, f"S1: {list(pages_of(oracle.owed))} are not fetched again")
     if now.seen_server().call("EXISTS", "f"):
         return
-    deleted = Now(now.model, now.state).seen_server().call("HGET", "f", "id")
+    deleted = filter_id(Now(now.model, now.state).seen_server(), "f")
     users = [
         v
         for v in others

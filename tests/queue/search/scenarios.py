@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from scrapy_bloom.transport.scripts import Script
+from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.queue.search.world import Scenario
 
 Links = tuple[tuple[int, ...], ...]
@@ -17,6 +17,7 @@ CHAIN: Links = ((1, 3), (2,), (3,), (1,))
 LOST = ("lost", "crash", "false")
 
 _HAS = """
+local filter = load_filter()
 local f = filter.open(KEYS[1])
 return f and filter.has(f, ARGV[1]) and 1 or 0
 """
@@ -24,8 +25,8 @@ return f and filter.has(f, ARGV[1]) and 1 or 0
 
 def scripts() -> dict[str, str]:
     """Return the scripts of the queue, and one to look an item up."""
-    texts = {name: Script(name, "filter", "queue").text for name in ("join", "exchange", "leave", "heartbeat")}
-    return {**texts, "allocate": Script("allocate", "filter").text, "has": Script("filter").text + _HAS}
+    texts = {name: Script(name, *FILTER, "queue").text for name in ("join", "exchange", "leave", "heartbeat")}
+    return {**texts, "allocate": Script("allocate", *FILTER).text, "has": Script("filter", "block").text + _HAS}
 
 
 def one(links: Links, faults: int = 0, kinds: tuple[str, ...] = (), **more: Any) -> Scenario:

@@ -16,12 +16,20 @@ from operator import or_
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.partitioned import PartitionedWorker
 from scrapy_bloom.queue.values import Call
 from scrapy_bloom.queue.worker import Worker
 from tests.support.running import AnyWorker
+from tests.support.script_server import ScriptServer
 
 WorkerT = TypeVar("WorkerT", Worker, PartitionedWorker)
+
+
+def filter_id(server: ScriptServer, name: str) -> bytes | None:
+    """Return the id of a filter, or None."""
+    state = server.call("HGET", name, "state")
+    return state and bytes(state.split()[0])
 
 
 def key(queue: str, name: str) -> str:
@@ -191,7 +199,9 @@ class Source:
 
     def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
         """Return a filter for ten items."""
-        return "p", self.id, "secret", 0, "1000 1 28 4;1000 1 28 4;" if sizes else ""
+        return "p", self.id, "secret", 0, "1000 1 32 4;1000 1 32 4;" if sizes else ""
+
+    hasher = FilterParameters(fingerprint="scrapy-redis").hasher
 
 
 @dataclass

@@ -1,0 +1,25 @@
+"""Number the calls of one caller, so that the server executes each of them once.
+
+A call has the number behind that of the caller's record in Redis, which holds the number and the result of the last
+call that changed anything. If the record has the number already, the call was executed and its reply was lost: it gets
+that result. A smaller number, or no record, means that the server has lost data.
+"""
+
+
+class Steps:
+    """A caller's record, as far as the caller knows it.
+
+    Attributes:
+        field: where the record is; empty before the caller has one.
+        record: `opened number result`.
+        next: the record of the next call, without its result.
+    """
+
+    def __init__(self, field: str = "", record: bytes = b"0 0 ") -> None:
+        self.field = field
+        self.note(record)
+
+    def note(self, record: bytes) -> None:
+        """Note the record of an answered call."""
+        opened, number, _ = record.split(b" ", 2)
+        self.record, self.next = record, b"%b %d " % (opened, int(number) + 1)
