@@ -5,7 +5,7 @@ import os
 BOT_NAME = "crawler"
 SPIDER_MODULES = ["crawler.spiders"]
 
-# Sets SCHEDULER and DUPEFILTER_CLASS.
+# Sets SCHEDULER and DUPEFILTER_CLASS. The spider `plugin` has the filter alone, under scrapy-redis's scheduler.
 ADDONS = {"scrapy_bloom.Addon": 500}
 # The expected number of distinct URLs, and the share of new URLs that may be dropped as repeats.
 BLOOMFILTER_CAPACITY = 1_000_000

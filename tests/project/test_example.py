@@ -13,7 +13,7 @@ import pytest
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.site import Site, serving
 from tests.support import forked
-from tests.support.outcomes import assert_ended_well
+from tests.support.outcomes import assert_ended_well, complaints_in
 from tests.support.pages import linked
 from tests.support.servers import Server
 from tests.support.waiting import until
@@ -58,14 +58,49 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
 
 
 def test_copy(project: Path) -> None:
-    """Scrapy finds the three spiders in the copy, whose first crawl is polite to a stranger's site."""
+    """Scrapy finds the four spiders in the copy, whose first crawl is polite to a stranger's site."""
     for arguments, lines in (
-        (["list"], ["fed", "resumed", "shared"]),
+        (["list"], ["fed", "plugin", "resumed", "shared"]),
         (["settings", "--get", "ROBOTSTXT_OBEY"], ["True"]),
         (["settings", "--get", "DOWNLOAD_DELAY"], ["1"]),
     ):
         said = forked.run(arguments, project, os.environ)
         assert (said.returncode, said.stdout.split()) == (0, lines), said.stderr
+
+
+@pytest.mark.crawl
+def test_plugin(start: Start, site: Site, valkey: Server, key: str) -> None:
+    """Two workers under scrapy-redis's scheduler share queue and filter, and fetch each page once."""
+    start_key = f"{key}:start_urls"
+    names = {"first", "second"}
+
+    def agents() -> set[str]:
+        return {name for name, _ in site.fetched}
+
+    def wait_for_both(_: str) -> None:
+        """Let pages below the first wait for the other worker, which must find one in the queue."""
+        if len(site.fetched) > 1:
+            until(lambda: agents() == names)
+
+    site.before = wait_for_both
+    with valkey.client() as stored:
+        stored.rpush(start_key, json.dumps({"url": f"{site.url}/"}))
+        # As by default the key has the spider's name, so that the crawl may delete it.
+        keys = {"REDIS_START_URLS_KEY": start_key, "SCHEDULER_DUPEFILTER_KEY": f"{key}:%(spider)s"}
+        own = {**keys, "CONCURRENT_REQUESTS": 1}
+        workers = [start(name, "plugin", {**own, "USER_AGENT": name}) for name in sorted(names)]
+        until(lambda: set(site.paths) == set(site.links) and not stored.exists(f"{key}:queue"))
+        for worker in workers:
+            worker.process.send_signal(signal.SIGINT)
+        ended = [worker.wait() for worker in workers]
+        assert stored.type(f"{key}:plugin") == b"hash", "a filter, no SET"
+    assert Counter(site.paths) == dict.fromkeys(site.links, 1)
+    assert agents() == names
+    for crawl in ended:
+        assert crawl.stats["finish_reason"] == "shutdown"
+        assert crawl.stats["bloomfilter/count"] == PAGES
+        assert "scrapy_bloom.addon" not in crawl.log
+        assert complaints_in(crawl.log) == []
 
 
 @pytest.mark.crawl

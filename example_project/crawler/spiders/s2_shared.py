@@ -1,4 +1,7 @@
-"""One crawl with many workers: run `scrapy crawl shared -a start_url=URL` several times."""
+"""The same by the add-on, which sets the scheduler, too: a killed worker loses no request.
+
+Run `scrapy crawl shared -a start_url=URL` several times.
+"""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any

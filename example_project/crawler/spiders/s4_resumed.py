@@ -3,7 +3,7 @@
 Run `scrapy crawl resumed -a start_url=URL` each time; `-s SCHEDULER_FLUSH_ON_START=True` starts over.
 """
 
-from crawler.spiders.s1_shared import SharedSpider
+from crawler.spiders.s2_shared import SharedSpider
 
 
 class ResumedSpider(SharedSpider):
