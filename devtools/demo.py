@@ -1,4 +1,4 @@
-"""The demo: some workers crawl a site with a common queue and filter, and every page is accounted for.
+"""The demo: a SET and the filter under the same scheduler, then workers that share a crawl; each page is accounted for.
 
     python -m devtools.demo
     python -m devtools.demo --pages 5000 --links 100 --workers 4
@@ -12,24 +12,24 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import redis
-from scrapy import Request
-from scrapy.utils.request import fingerprint
 from tqdm import tqdm
 
 from devtools import round_trips
 from devtools.crawl_process import ROOT, Crawl, CrawlProcess, Job
-from devtools.servers import memory_usage, running
+from devtools.servers import Server, memory_usage, running
 from devtools.site import MadeUpLinks, Site, serving
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.text import plural
 
 PROJECT = ROOT / "example_project"
-FILTER, SET = "demo:filter", "demo:set"
+STOCK = {"ADDONS": "{}", "SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
+SET, FILTER = "scrapy_redis.dupefilter.RFPDupeFilter", "scrapy_bloom.BloomRFPDupeFilter"
 NAMED = 5
 """The maximum number of faulty pages that are named."""
 _POLL_SECONDS = 0.2
@@ -57,37 +57,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(links: MadeUpLinks, workers: int) -> int:
-    """Crawl, print the table and the verdict, and return the exit code."""
+    """Crawl, print the tables and the verdict, and return the exit code."""
+    with running("valkey") as server:
+        print(f"1 worker under scrapy-redis's scheduler, {plural(links.pages, 'page')}", flush=True)
+        of_set = _crawl(server, links, "set", 1, {**STOCK, "DUPEFILTER_CLASS": SET})
+        of_filter = _crawl(server, links, "filter", 1, {**STOCK, "DUPEFILTER_CLASS": FILTER})
+        print("\n".join(comparison(of_set, of_filter)))
+        print(f"\n{plural(workers, 'worker')} with the add-on, the same pages", flush=True)
+        shared = _crawl(server, links, "addon", workers, {})
+        print("\n".join(counts(shared)))
+    results = (of_set, of_filter, shared)
+    missed = sorted(page for each in results for page in each.missed)
+    twice = sorted(page for each in results for page in each.twice)
+    print(f"\n{verdict(links.pages, missed, twice)}")
+    for fault, pages in (("missed", missed), ("fetched twice", twice)):
+        for page in pages[:NAMED]:
+            print(f"{fault}: {page}", file=sys.stderr)
+    return 1 if missed or twice else 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a crawl: its workers, its site, and the memory of its seen requests in bytes."""
+
+    crawls: Sequence[Crawl]
+    site: Site
+    memory: int
+
+    @property
+    def missed(self) -> list[str]:
+        """The pages that were not fetched."""
+        return sorted(set(self.site.links) - set(self.site.paths))
+
+    @property
+    def twice(self) -> list[str]:
+        """The pages that were fetched more than once."""
+        return sorted(page for page, times in Counter(self.site.paths).items() if times > 1)
+
+    def total(self, stat: str) -> int:
+        """Sum a stat of the workers."""
+        return sum(int(crawl.stats.get(stat, 0)) for crawl in self.crawls)
+
+
+def _crawl(server: Server, links: MadeUpLinks, name: str, workers: int, classes: Mapping[str, object]) -> Result:
+    """Crawl a site of its own with the spider `shared`; exit if a worker fails."""
+    key = f"demo:{name}"
+    settings = {
+        "BLOOMFILTER_CAPACITY": links.pages * 5 // 4,
+        "SCHEDULER_DUPEFILTER_KEY": key,
+        "SCHEDULER_PERSIST": True,  # the record is measured when all have ended
+        "DOWNLOAD_DELAY": 0,
+        "ROBOTSTXT_OBEY": False,
+        **round_trips.SETTINGS,
+        **classes,
+    }
     with ExitStack() as stack:
-        server = stack.enter_context(running("valkey"))
-        client = stack.enter_context(server.client())
         site = stack.enter_context(serving(links))
+        client = stack.enter_context(server.client())
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="scrapy-bloom-demo-")))
-        settings = {
-            "BLOOMFILTER_CAPACITY": links.pages * 5 // 4,
-            "SCHEDULER_DUPEFILTER_KEY": FILTER,
-            "SCHEDULER_PERSIST": True,  # the filter is measured when all have ended
-            "DOWNLOAD_DELAY": 0,
-            "ROBOTSTXT_OBEY": False,
-            **round_trips.SETTINGS,
-        }
         job = Job(("crawl", "shared"), {"start_url": f"{site.url}/"}, settings, environment(server.url))
-        print(f"{plural(workers, 'worker')} crawl {site.url}/", flush=True)
-        crew = [CrawlProcess(f"worker-{number}", job, directory) for number in range(1, workers + 1)]
+        crew = [CrawlProcess(f"{name}-{number}", job, directory) for number in range(1, workers + 1)]
         for worker in crew:
             stack.callback(worker.kill)
         _follow(crew, site)
         for worker in crew:
             if worker.wait().stats.get("finish_reason") != "finished":
-                print(f"Failed: {worker.name} ended early. The end of its log:\n{worker.last_lines}", file=sys.stderr)
-                return 1
-        print("\n".join(table([worker.wait() for worker in crew], site, client)))
-    twice, missed = fetched_twice(site), sorted(set(links) - set(site.paths))
-    print(f"\n{verdict(site, missed, twice)}")
-    for fault, pages in (("missed", missed), ("fetched twice", twice)):
-        for page in pages[:NAMED]:
-            print(f"{fault}: {page}", file=sys.stderr)
-    return 1 if missed or twice else 0
+                sys.exit(f"Failed: {worker.name} ended early. The end of its log:\n{worker.last_lines}")
+        return Result([worker.wait() for worker in crew], site, memory_usage(client, key))
 
 
 def environment(redis_url: str) -> dict[str, str]:
@@ -106,44 +142,38 @@ def _follow(crew: Sequence[CrawlProcess], site: Site) -> None:
                 bar.update(len(set(site.paths)) - bar.n)
 
 
-def table(crawls: Sequence[Crawl], site: Site, client: redis.Redis) -> Iterator[str]:
-    """Yield the counts of a crawl, and the filter beside the SET that scrapy-redis would keep."""
-    pages = set(site.paths)
-    client.sadd(SET, *(fingerprint(Request(site.url + page)).hex() for page in pages))
-    filtered, trips = (_total(crawls, stat) for stat in ("dupefilter/filtered", round_trips.STAT))
-    offered = filtered + len(pages)
-    of_filter, of_set = memory_usage(client, FILTER), memory_usage(client, SET)
-    rows: list[Sequence[str]] = [
-        ("pages fetched", f"{len(pages):,}"),
-        ("pages fetched twice", f"{len(fetched_twice(site)):,}"),
-        ("pages missed", f"{len(set(site.links) - pages):,}"),
-        ("repeats filtered", f"{filtered:,}"),
-        ("",),
-        ("the same URLs in", "the filter", "a SET"),
-        ("round trips, with the queue", f"{trips:,}", f"{offered + 2 * len(pages):,} *"),
-        ("bytes", f"{of_filter:,}", f"{of_set:,}"),
-        ("bytes a URL", f"{of_filter / len(pages):,.1f}", f"{of_set / len(pages):,.1f}"),
-        ("",),
-        ("* not measured: scrapy-redis makes one for each link, and two to queue and take each page",),
-    ]
-    for label, *values in rows:
-        yield (f"{label:<28}" + "".join(f"{value:>20}" for value in values)).rstrip()
+def comparison(of_set: Result, of_filter: Result) -> Iterator[str]:
+    """Yield the table of the SET and the filter."""
+    both = (of_set, of_filter)
+    yield f"{'':<28}{'SET':>14}{'filter':>14}{'filter/SET':>14}"
+    for label, (old, new), form in (
+        ("memory, bytes", [each.memory for each in both], ",.0f"),
+        ("memory, bytes a URL", [each.memory / len(each.site.links) for each in both], ",.1f"),
+        ("round trips", [each.total(round_trips.STAT) for each in both], ",.0f"),
+        ("time, seconds", [float(each.crawls[0].stats["elapsed_time_seconds"]) for each in both], ",.1f"),
+    ):
+        yield f"{label:<28}{old:>14{form}}{new:>14{form}}{new / old:>14.3f}"
+    large = FilterParameters()
+    yield f"A filter of {large.capacity:,} takes {large.sizes()[0].memory_bytes / large.capacity:.1f} bytes a URL."
 
 
-def fetched_twice(site: Site) -> list[str]:
-    """Return the pages of a site that were fetched more than once."""
-    return sorted(page for page, times in Counter(site.paths).items() if times > 1)
+def counts(result: Result) -> Iterator[str]:
+    """Yield the table of the counts of a crawl."""
+    for label, number in (
+        ("pages fetched", len(set(result.site.paths))),
+        ("pages fetched twice", len(result.twice)),
+        ("pages missed", len(result.missed)),
+        ("repeats filtered", result.total("dupefilter/filtered")),
+        ("round trips, with the queue", result.total(round_trips.STAT)),
+    ):
+        yield f"{label:<28}{number:>14,}"
 
 
-def verdict(site: Site, missed: Sequence[str], twice: Sequence[str]) -> str:
+def verdict(pages: int, missed: Sequence[str], twice: Sequence[str]) -> str:
     """Return one line: whether every page was fetched exactly once."""
     if missed or twice:
         return f"Failed: {plural(len(missed), 'page')} missed, {plural(len(twice), 'page')} fetched twice."
-    return f"Passed: every page was fetched exactly once ({plural(len(site.links), 'page')})."
-
-
-def _total(crawls: Sequence[Crawl], stat: str) -> int:
-    return sum(int(crawl.stats.get(stat, 0)) for crawl in crawls)
+    return f"Passed: every page was fetched exactly once ({plural(pages, 'page')})."
 
 
 if __name__ == "__main__":
