@@ -195,10 +195,16 @@ RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_ST
 _SIZES = "BLOOMFILTER_CAPACITY, the expected number of distinct requests, and BLOOMFILTER_ERROR_RATE"
 # What to set in place of settings of other packages for scrapy-redis, which nothing here would read.
 _OF_FORKS = {
-    **dict.fromkeys(map(PREFIX.__add__, ("BIT", "HASH_NUMBER", "HASH_NUMBER_LIST", "BLOCK_NUM")), _SIZES),
+    **{PREFIX + name + of: _SIZES for name in ("BIT", "HASH_NUMBER", "BLOCK_NUM") for of in ("", "_LIST")},
     **dict.fromkeys(("SCHEDULER_DUPEFILTER_CAPACITY", "REDIS_BLOOM_CAPACITY"), "BLOOMFILTER_CAPACITY"),
-    "REDIS_SENTINELS": "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'",
-    **dict.fromkeys(("REDIS_STARTUP_NODES", "REDIS_MASTER_NODES"), "REDIS_URL = 'redis+cluster://host:6379,host:6379'"),
+    "SCHEDULER_DUPEFILTER_EXPIRE_TIME": "BLOOMFILTER_TTL",
+    **dict.fromkeys(
+        ("REDIS_SENTINELS", "REDIS_SENTINEL_NODES"), "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'"
+    ),
+    **dict.fromkeys(
+        ("REDIS_STARTUP_NODES", "REDIS_MASTER_NODES", "REDIS_CLUSTER_NODES", "REDIS_CLUSTER_URL"),
+        "REDIS_URL = 'redis+cluster://host:6379,host:6379'",
+    ),
 }
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
 

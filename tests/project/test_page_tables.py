@@ -14,7 +14,7 @@ from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
 from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.cli.doctor import CHECKS, name_of
 from scrapy_bloom.queue.keys import QueueKeys, StartKeys
-from scrapy_bloom.settings import OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
+from scrapy_bloom.settings import _OF_FORKS, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
@@ -51,10 +51,19 @@ def test_stats() -> None:
     assert {row[0].strip("`") for row in table("docs/monitoring.md", "Stats")} == STATS
 
 
+def test_settings_of_forks() -> None:
+    """Each refused setting of a fork has its row, with the settings that the error names."""
+    word = r"[A-Z]+_[A-Z_]+(?: = '[^']+')?"
+    rows = table("docs/from-bloomfilter.md", "Settings")
+    found = {name.strip("` "): re.findall(word, instead) for names, instead in rows for name in names.split(",")}
+    assert found == {name: re.findall(word, advice) for name, advice in _OF_FORKS.items()}
+
+
 @pytest.mark.parametrize("page", [*EVERY_PAGE, "../README.zh-CN.md", "../CHANGELOG.md"])
 def test_stats_that_are_named(page: str) -> None:
     """Every stat that a page names is one of the code."""
-    assert set(re.findall(r"(?<![\w/])(?:bloomfilter|scheduler|dupefilter)/[\w/]+", text_of(page))) <= STATS
+    old = {"bloomfilter/filtered"} if page == "from-bloomfilter.md" else set()
+    assert set(re.findall(r"(?<![\w/])(?:bloomfilter|scheduler|dupefilter)/[\w/]+", text_of(page))) <= STATS | old
 
 
 def test_keys() -> None:

@@ -64,7 +64,11 @@ def test_unknown_name(setting: str) -> None:
     ("setting", "value", "ours"),
     [
         *((f"BLOOMFILTER_{name}", 30, "BLOOMFILTER_ERROR_RATE") for name in ("BIT", "HASH_NUMBER", "BLOCK_NUM")),
-        ("BLOOMFILTER_HASH_NUMBER_LIST", [6, 7], "BLOOMFILTER_CAPACITY"),
+        *((f"BLOOMFILTER_{name}_LIST", 30, "BLOOMFILTER_CAPACITY") for name in ("BIT", "HASH_NUMBER", "BLOCK_NUM")),
+        ("SCHEDULER_DUPEFILTER_EXPIRE_TIME", 86_400, "BLOOMFILTER_TTL"),
+        ("REDIS_SENTINEL_NODES", [("host", 26379)], "REDIS_URL = 'redis+sentinel://"),
+        ("REDIS_CLUSTER_NODES", [{"host": "node"}], "REDIS_URL = 'redis+cluster://"),
+        ("REDIS_CLUSTER_URL", "redis://node:7001", "REDIS_URL = 'redis+cluster://"),
         ("SCHEDULER_DUPEFILTER_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
         ("REDIS_BLOOM_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
         ("REDIS_SENTINELS", [("host", 26379)], "REDIS_URL = 'redis+sentinel://"),
