@@ -3,6 +3,8 @@
 import logging
 from typing import Any, Self
 
+from scrapy import signals
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis import pipelines
@@ -10,7 +12,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom.codec import require_serializer
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.engine import reports_at_exit, running_command
+from scrapy_bloom.engine import reports_at_exit, running_command, scheduler_of
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scheduler import BloomScheduler
@@ -23,6 +25,13 @@ logger = logging.getLogger(__name__)
 _COMMANDS_WITHOUT_CRAWL = ("bench", "check", "fetch", "parse", "shell", "view")
 _STOCK_PIPELINE, _PIPELINE = "scrapy_redis.pipelines.RedisPipeline", "scrapy_bloom.RedisPipeline"
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
+
+# The consequences of a scheduler and its subclasses, for the log.
+_CONSEQUENCES: dict[type, str] = {
+    BloomScheduler: "",
+    Scheduler: ". The workers share the queue and the filter; a killed worker loses the requests that it held",
+    ScrapyScheduler: ". With this scheduler workers can share the filter only: each process has a queue of its own",
+}
 
 
 class Addon:
@@ -92,11 +101,29 @@ class Addon:
             return
         found.append(_set_unless_chosen(settings, "SCHEDULER"))
         scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
-        logger.info("scrapy-bloom filters this crawl: %s%s", ", ".join(found), _consequence_of(scheduler))
+        bases = getattr(scheduler, "__mro__", ())  # to issubclass every scheduler is Scrapy's
+        self._text = "scrapy-bloom filters this crawl: " + ", ".join(found)
+        self._text += next((text for base, text in _CONSEQUENCES.items() if base in bases), "")
+        if scheduler in _CONSEQUENCES or BloomScheduler in bases:
+            logger.info("%s", self._text)
+        else:  # a scheduler of the project may build another dupefilter
+            self._crawler.signals.connect(self._report_dupefilter, signals.spider_opened)
         # The errors of an engine start, early.
         FilterParameters.of(BloomSettings.from_settings(settings))
         if _is_a(scheduler, Scheduler):
             _check(settings, scheduler)
+
+    def _report_dupefilter(self) -> None:
+        """Report whether a scheduler of the project has built DUPEFILTER_CLASS."""
+        if any(isinstance(each, BloomRFPDupeFilter) for each in vars(scheduler_of(self._crawler)).values()):
+            logger.info("%s", self._text)
+            return
+        logger.warning(
+            "scrapy-bloom filters nothing in this crawl: SCHEDULER = %r does not build DUPEFILTER_CLASS. Set %r, or "
+            "build it by load_object(settings['DUPEFILTER_CLASS']).from_spider(spider)",
+            self._crawler.settings["SCHEDULER"],
+            _OURS["SCHEDULER"],
+        )
 
 
 def _check(settings: BaseSettings, scheduler: Any) -> None:
@@ -138,12 +165,3 @@ def _replace_pipeline(settings: BaseSettings) -> None:
 
 def _is_a(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
-
-
-def _consequence_of(scheduler: Any) -> str:
-    """Return the consequence of a scheduler other than BloomScheduler, for the log."""
-    if _is_a(scheduler, BloomScheduler):
-        return ""
-    if _is_a(scheduler, Scheduler):
-        return ". The workers share the queue and the filter; a killed worker loses the requests that it held"
-    return ". With this scheduler workers can share the filter only: each process has a queue of its own"

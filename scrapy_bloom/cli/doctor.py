@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 from scrapy_redis import pipelines
@@ -184,7 +185,10 @@ def scheduler(crawl: Crawl) -> Findings:
     text = crawl.show("SCHEDULER")
     action = "set SCHEDULER = 'scrapy_bloom.BloomScheduler' in the project, and remove it from the spider"
     if crawl.scheduler and not crawl.shares:
-        yield advice(text, "workers share nothing, each process crawls by itself", action)
+        harm = "it may lose requests as scrapy-redis's does; the log of a crawl says whether it uses the filter"
+        if ScrapyScheduler in crawl.scheduler.__mro__:  # to issubclass every scheduler is one
+            harm = "workers share nothing, each process crawls by itself"
+        yield advice(text, harm, action)
     elif crawl.scheduler and not crawl.leases:
         harm = "requests are lost at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
         yield loss(text, harm, action)

@@ -152,6 +152,9 @@ STATES = {
     "a filter by update_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "late", **ADDON),
     "Scrapy's scheduler": mistake("scheduler", "advice", "workers share nothing", SCHEDULER=SCRAPYS),
     "Scrapy's scheduler of a spider": mistake("scheduler", "advice", "remove it from the spider", "local", **ADDON),
+    "a copy of scrapy-redis's scheduler": mistake(
+        "scheduler", "advice", "may lose requests", SCHEDULER="tests.support.vendored.CopiedScheduler"
+    ),
     "scrapy-redis's scheduler": mistake(
         "scheduler", "loss", "requests are lost at Ctrl-C", SCHEDULER="scrapy_redis.scheduler.Scheduler"
     ),

@@ -1,0 +1,34 @@
+"""Schedulers of projects with a copy of scrapy-redis's, and with dupefilters of their own."""
+
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+from scrapy_redis import scheduler
+from scrapy_redis.dupefilter import RFPDupeFilter
+
+_spec = find_spec(scheduler.__name__)
+assert _spec is not None
+assert _spec.loader is not None
+_copy: Any = module_from_spec(_spec)
+_spec.loader.exec_module(_copy)
+
+CopiedScheduler: Any = _copy.Scheduler
+
+
+class _WithSet:
+    """Builds its dupefilter itself, as old versions of scrapy-redis did."""
+
+    server: Any
+
+    def open(self, spider: Any) -> None:
+        """Build scrapy-redis's dupefilter, whatever DUPEFILTER_CLASS says."""
+        self.df = RFPDupeFilter(self.server, spider.settings["SCHEDULER_DUPEFILTER_KEY"])
+        super().open(spider)  # type: ignore[misc]  # the scheduler's
+
+
+class OldScheduler(_WithSet, CopiedScheduler):  # type: ignore[misc]  # scrapy-redis has no types
+    """A copy that does so."""
+
+
+class OwnScheduler(_WithSet, scheduler.Scheduler):  # type: ignore[misc]  # as above
+    """A subclass of the installed class that does so."""
