@@ -12,8 +12,9 @@ from inspect import getattr_static
 from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
-from scrapy.settings import BaseSettings
+from scrapy.settings import BaseSettings, SettingsAttribute
 from scrapy.utils.misc import load_object
 from scrapy_redis import defaults, pipelines
 from scrapy_redis.queue import PriorityQueue
@@ -53,6 +54,7 @@ _TICK_SECONDS = 0.25
 _REST_SECONDS = 1.0
 # The calls of a queue of scrapy-redis that one script of ours replaces.
 _CALLS = "push", "pop", "clear"
+_DUPEFILTER = "scrapy_bloom.BloomRFPDupeFilter"
 # Overrides that would have no effect, and what to do instead.
 _ATTRIBUTES = "where %(x)s is the attribute x of the spider"
 _BY_SETTINGS = f"set SCHEDULER_DUPEFILTER_KEY, {_ATTRIBUTES}, and the BLOOMFILTER_ settings instead"
@@ -132,7 +134,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # An unusable client is refused before scrapy-redis makes its own.
         retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
         disconnect(retry(lambda: connect(settings)))
-        self: Self = retry(lambda: parent(RedisSettings(settings).for_scrapy_redis()))
+        given = RedisSettings(settings).for_scrapy_redis()
+        if _is_unfiltered(settings):  # scrapy-redis would call a method that this class lacks
+            given.attributes["DUPEFILTER_CLASS"] = SettingsAttribute(BloomRFPDupeFilter, 0)
+        self: Self = retry(lambda: parent(given))
         disable_client_retries(self.server)
         self._config = config
         return self
@@ -167,6 +172,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
+        self._is_unfiltered = _is_unfiltered(settings)
         self._queues = [RequestQueue(self.server, *each) for each in keys]
         self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
         make = load_object(self.dupefilter_cls).unopened
@@ -498,7 +504,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._start = request_or_item
 
     def _mark_of(self, request: Request) -> bytes | None:
-        return None if request.dont_filter else self.df.mark_of(request, self._worker.run)
+        return None if request.dont_filter or self._is_unfiltered else self.df.mark_of(request, self._worker.run)
 
     def _fingerprint_in(self, member: bytes, *, is_kept: bool = False) -> bytes | None:
         """Return a serialized request's item in the filter, or None if it bypasses the filter or is unreadable.
@@ -624,13 +630,21 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         raise error
 
 
+def _is_unfiltered(settings: BaseSettings) -> bool:
+    """Return whether DUPEFILTER_CLASS is Scrapy's class that drops no request."""
+    return load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER) is BaseDupeFilter
+
+
 def _require_dupefilter(settings: BaseSettings) -> None:
+    if _is_unfiltered(settings):
+        return
     path = settings.get("DUPEFILTER_CLASS")
-    kind = load_setting(settings, "DUPEFILTER_CLASS", "scrapy_bloom.BloomRFPDupeFilter")
+    kind = load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER)
     if not (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter)):
         raise ConfigError(
             f"DUPEFILTER_CLASS = {path!r}: cannot check requests in batches, as BloomScheduler does; set "
-            "'scrapy_bloom.BloomRFPDupeFilter' or a subclass, or scrapy-redis's SCHEDULER"
+            f"{_DUPEFILTER!r} or a subclass, 'scrapy.dupefilters.BaseDupeFilter' to drop no request, or scrapy-redis's "
+            "SCHEDULER"
         )
     _require_methods("DUPEFILTER_CLASS", path, kind, BloomRFPDupeFilter, _OF_DUPEFILTERS)
 
@@ -639,10 +653,11 @@ def _require_queue(settings: BaseSettings) -> None:
     default = defaults.SCHEDULER_QUEUE_CLASS
     path = settings.get("SCHEDULER_QUEUE_CLASS") or default
     kind = load_setting(settings, "SCHEDULER_QUEUE_CLASS", default)
-    if not issubclass(kind, PriorityQueue):
+    if not (isinstance(kind, type) and issubclass(kind, PriorityQueue)):
         raise ConfigError(
-            f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, and a list has no "
-            "command with the same guarantee; set 'scrapy_redis.queue.PriorityQueue', or scrapy-redis's SCHEDULER"
+            f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, by their priority; "
+            f"set {default!r}, with DEPTH_PRIORITY = 1 for about the order of a FifoQueue, -1 for that of a LifoQueue, "
+            "or keep this class with SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"
         )
     _require_methods("SCHEDULER_QUEUE_CLASS", path, kind, PriorityQueue, dict.fromkeys(_CALLS, _OF_QUEUES))
 

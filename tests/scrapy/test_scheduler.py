@@ -255,6 +255,15 @@ def test_settings_without_effect(opened: Opened, caplog: pytest.LogCaptureFixtur
         assert f"{name} has no effect under BloomScheduler" in caplog.text
 
 
+def test_without_deduplication(opened: Opened) -> None:
+    """Under Scrapy's BaseDupeFilter no request is a repeat, to this worker or to another one, and none is marked."""
+    one, other = (opened(DUPEFILTER_CLASS="scrapy.dupefilters.BaseDupeFilter") for _ in range(2))
+    for number, scheduler in enumerate((one, one, other)):
+        assert scheduler.enqueue_request(page(meta={"number": number}))
+        assert [request.meta["number"] for request in taken_from(scheduler)] == [number]
+    assert one.df.filter.info().count == 0
+
+
 def test_request_without_a_fingerprint(opened: Opened) -> None:
     """An error of the user's fingerprint is that of its request alone, and the crawl goes on."""
     scheduler = opened(DUPEFILTER_CLASS=f"{__name__}.Picky")

@@ -157,8 +157,15 @@ OTHERS: list[tuple[str, Settings]] = [
             ("SCHEDULER_DUPEFILTER_KEY", "100%", ""),
             # What BloomScheduler cannot use.
             ("SCHEDULER_QUEUE_CLASS", f"{__name__}.OwnQueue", "overrides push"),
-            ("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.FifoQueue", "BloomScheduler leases"),
-            ("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.LifoQueue", "BloomScheduler leases"),
+            *(
+                (
+                    "SCHEDULER_QUEUE_CLASS",
+                    f"scrapy_redis.queue.{name}",
+                    "BloomScheduler leases requests from a sorted set, by their priority; set "
+                    "'scrapy_redis.queue.PriorityQueue', with DEPTH_PRIORITY = 1",
+                )
+                for name in ("FifoQueue", "LifoQueue", "picklecompat")
+            ),
         )
     ),
 ]
