@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any, ClassVar, Self
 
 from scrapy import Request, Spider, signals
@@ -151,13 +152,14 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return cls._build(settings, None, lambda _: FilterKey.of_process(settings, None))
 
     @classmethod
-    def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None) -> Self:
+    def unopened(cls, settings: BaseSettings, key: str, crawler: Crawler | None, server: Any = None) -> Self:
         """Build the dupefilter from settings without sending anything to Redis.
 
         Args:
             settings: the crawl's settings.
             key: the filter's key.
             crawler: the crawl, or None.
+            server: a Redis client; by default one is made from the settings.
 
         Returns:
             A dupefilter that opens its filter at the first use.
@@ -173,7 +175,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 "instead, whose hash the filter stores"
             )
         config = BloomSettings.from_settings(settings)
-        self = cls(connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
+        self = cls(server or connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config, self._crawler = config, crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
         self.fingerprint_of = self._choose_fingerprints()
@@ -184,21 +186,41 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         config = BloomSettings.from_settings(settings)
         config.refuse_queue_options()
         # The client of a cluster connects when it is made.
-        self = retry_until(lambda: cls.unopened(settings, "", crawler), config.retry_timeout, runtime=cls._runtime)
+        server = retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime)
         try:
-            key = choose_key(self.server).require_keeping()
-            self.key, self.persist, self._is_shared = key.name, key.persists, key.is_shared
+            key = choose_key(server).require_keeping()
+            self = cls.unopened(settings, key.name, crawler, server)
+            self.persist, self._is_shared = key.persists, key.is_shared
             bloom = self._filter = self._open(flush=key.begins_anew)
             collector = crawler.stats if crawler else None
             self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
             self.report.begin(self.server, config.ttl, is_shared=key.is_shared)
         except BaseException:
-            disconnect(self.server)
+            disconnect(server)
             raise
         if crawler is not None:
             self.report.follow(crawler)
             crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Use a `request_fingerprint` and a `key` that are set on the instance, as scrapy-redis does.
+
+        Raises:
+            ConfigError: a crawl uses the filter at the former key.
+        """
+        if name == "key" and getattr(self, "report", None) is not None:
+            with engine.reports_at_exit():
+                raise ConfigError(
+                    f"SCHEDULER_DUPEFILTER_KEY = {self.key!r}: the crawl uses the filter at this key already, and "
+                    f"{type(self).__qualname__}.key cannot become {value!r}; set the setting, where %(x)s is the "
+                    "attribute x of the spider"
+                )
+        super().__setattr__(name, value)
+        if name == "key":
+            self._filter = None  # opened at the next use
+        elif name == "request_fingerprint":
+            self.fingerprint_of = uncached_fingerprints(value)
 
     def _disconnect(self) -> None:
         with contextlib.suppress(BloomError):
@@ -367,8 +389,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return CachedFingerprints(self.request_fingerprint, self.config.cache_size, keys)
 
     def _has_users_fingerprint(self) -> bool:
-        """Return whether a subclass overrides `request_fingerprint`."""
-        return type(self).request_fingerprint is not BloomRFPDupeFilter.request_fingerprint
+        """Return whether `request_fingerprint` is overridden by a subclass, or set on the instance."""
+        return getattr_static(self, "request_fingerprint") is not BloomRFPDupeFilter.request_fingerprint
 
     def parameters(self) -> FilterParameters:
         """Return the filter's parameters, which all workers must agree on.

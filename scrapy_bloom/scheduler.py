@@ -283,9 +283,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for report in delivery.reports:
             report.begin()
         if worker.waiting:
-            logger.info(
-                "The crawl resumes with %s in the queue %r", plural(worker.waiting, "request"), self.queue_keys.queue
-            )
+            # In scrapy-redis's words, which log parsers know; Scrapy deprecates Spider.log.
+            self.spider.logger.info("Resuming crawl (%d requests scheduled)", worker.waiting)
         if not self._config.retry_failed:
             return
         engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
@@ -329,7 +328,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def __len__(self) -> int:
         """Return the number of requests in this process, and in the queue at the last reply."""
-        return self._worker.pending if self._has_opened else 0
+        return self._worker.pending if self._has_opened and not self._worker.is_deleted else 0
 
     def enqueue_request(self, request: Request) -> bool:
         """Add a request to the next exchange.

@@ -190,10 +190,13 @@ class LeasedStartUrls:
 
         Raises:
             ConfigError: the key of the start URLs is invalid.
+            ValueError: the spider has no crawler yet.
             UnavailableError: the client connects eagerly, and Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT s.
         """
         if self.server is None:
-            mine: Crawler = crawler or self.crawler  # type: ignore[attr-defined]  # Scrapy's
+            mine = crawler or getattr(self, "crawler", None)
+            if mine is None:
+                raise ValueError("crawler is required")
             if not isinstance(self.redis_key, list):  # newer versions of scrapy-redis read several keys
                 key = start_key_of(mine.settings, self)
                 self.redis_key = key.replace("%", "%%")  # scrapy-redis inserts the spider's name

@@ -115,7 +115,7 @@ def test_stopped_and_resumed(valkey: Server, key: str, tmp_path: Path) -> None:
         f"scrapy_bloom: BLOOMFILTER_PARTITIONS = 2: the crawl in the queue '{key}:queue' has 3; set that "
         "number, also to delete the crawl by `scrapy bloom clear`"
     )
-    assert f"The crawl resumes with {waiting} requests in the queue '{key}:queue'" in resumed.log
+    assert f"Resuming crawl ({waiting} requests scheduled)" in resumed.log
     assert f"Queued {len(failed)} failed requests of earlier runs again" in again.log
     assert asked["stopped"] + asked["resumed"] == pages
     assert asked["again"] == failed
