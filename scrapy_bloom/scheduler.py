@@ -15,7 +15,6 @@ from scrapy import Request, Spider, signals
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings, SettingsAttribute
-from scrapy.utils.misc import load_object
 from scrapy_redis import defaults, pipelines
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
@@ -37,10 +36,10 @@ from scrapy_bloom.queue.values import Outcome
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.report import DEAD_LETTERS, DEQUEUED, FAILED, CrawlReporter, call_safely
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, load_setting, read_flag
+from scrapy_bloom.settings import BloomSettings, load_component, load_setting, read_flag
 from scrapy_bloom.spiders import LeasedStartUrls, warn_of_popped_start_urls
 from scrapy_bloom.text import plural
-from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
+from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster, require_usable
 from scrapy_bloom.transport.failures import FAULTS, cause_of
 from scrapy_bloom.transport.retry import LAST_TRY_SECONDS, RedisUnreachableError, disable_client_retries, retry_until
 
@@ -58,14 +57,26 @@ _DUPEFILTER = "scrapy_bloom.BloomRFPDupeFilter"
 # Overrides that would have no effect, and what to do instead.
 _ATTRIBUTES = "where %(x)s is the attribute x of the spider"
 _BY_SETTINGS = f"set SCHEDULER_DUPEFILTER_KEY, {_ATTRIBUTES}, and the BLOOMFILTER_ settings instead"
+_BY_PERSIST = "set SCHEDULER_PERSIST = True to keep the filter"
 _OF_DUPEFILTERS = {
     "request_seen": "override request_fingerprint instead, which it calls",
     "from_spider": _BY_SETTINGS,
+    "from_crawler": _BY_SETTINGS,
     "from_settings": _BY_SETTINGS,
-    "clear": "set SCHEDULER_PERSIST = True to keep the filter",
-    "close": "set SCHEDULER_PERSIST = True to keep the filter",
+    "open": "override __init__ instead, which it calls",
+    "clear": _BY_PERSIST,
+    "close": _BY_PERSIST,
 }
-_OF_QUEUES = "set the priority of requests in a spider middleware instead, or SCHEDULER_SERIALIZER"
+_OF_QUEUES = {
+    **dict.fromkeys(_CALLS, "set the priority of requests in a spider middleware instead, or SCHEDULER_SERIALIZER"),
+    "__len__": "read len(scheduler) instead",
+}
+_OF_SCHEDULERS = {
+    "flush": "set SCHEDULER_PERSIST = True to keep a crawl, or SCHEDULER_FLUSH_ON_START = True to delete it",
+    "__len__": "override has_pending_requests instead",
+}
+# The options of a client that name its server, and their defaults.
+_PLACE = {"host": "localhost", "port": 6379, "path": None, "db": 0}
 # Settings of other schedulers, and what happens instead.
 _WITHOUT_EFFECT = {
     "SCHEDULER_PRIORITY_QUEUE": "workers take requests from the queue in Redis, by their priority",
@@ -137,10 +148,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         given = RedisSettings(settings).for_scrapy_redis()
         if _is_unfiltered(settings):  # scrapy-redis would call a method that this class lacks
             given.attributes["DUPEFILTER_CLASS"] = SettingsAttribute(BloomRFPDupeFilter, 0)
-        self: Self = retry(lambda: parent(given))
-        disable_client_retries(self.server)
-        self._config = config
-        return self
+        scheduler: Self = retry(lambda: parent(given))
+        return scheduler
 
     @classmethod
     def check_settings(cls, settings: BaseSettings) -> None:
@@ -152,8 +161,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
         """
-        _require_dupefilter(settings)
-        _require_queue(settings)
+        _require_methods("SCHEDULER", f"{cls.__module__}.{cls.__qualname__}", cls, BloomScheduler, _OF_SCHEDULERS)
+        if not _is_unfiltered(settings):
+            _require_dupefilter(settings.get("DUPEFILTER_CLASS"))
+        _require_queue(settings.get("SCHEDULER_QUEUE_CLASS"))
         for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
             read_flag(settings, name)
         require_serializer(settings)
@@ -168,29 +179,36 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             BloomError: the queue or the filter cannot be used.
         """
-        self.spider, config, settings = spider, self._config, spider.settings
+        self.spider, settings = spider, spider.settings
+        # Again, since a subclass may have its own from_settings.
+        self.check_settings(settings)
+        self._config = config = BloomSettings.from_settings(settings)
+        disable_client_retries(self.server)
+        self._require_attributes()
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
         self._is_unfiltered = _is_unfiltered(settings)
         self._queues = [RequestQueue(self.server, *each) for each in keys]
         self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
-        make = load_object(self.dupefilter_cls).unopened
+        make = _require_dupefilter(self.dupefilter_cls).unopened
         self.df = self._retry(lambda: make(settings, key.name, spider.crawler))
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
-        self.queue = load_object(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
+        self.queue = _require_queue(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
         _require_key("SCHEDULER_DUPEFILTER_KEY", self.df, key.name)
         _require_key("SCHEDULER_QUEUE_KEY", self.queue, self.queue_keys.queue)
+        _require_methods("DUPEFILTER_CLASS", self.dupefilter_cls, self.df, BloomRFPDupeFilter, _OF_DUPEFILTERS)
+        _require_one_server(self, self.df, self.queue)
         self._require_readable()
         self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         parts = [self._new_worker() for _ in keys]
         self._worker = parts[0] if len(parts) == 1 else PartitionedWorker(parts)
         self._set_up(spider, keys)
+        if isinstance(spider, LeasedStartUrls):
+            spider.lease_start_urls(self)
         self._join()
         self._has_joined = True
         logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
-        if isinstance(spider, LeasedStartUrls):
-            spider.lease_start_urls(self)
         warn_of_popped_start_urls(spider)
         self._prepare_pipelines()
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
@@ -202,6 +220,17 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _retry(self, work: Callable[[], T]) -> T:
         """Return the result of `work` at the start, which may block."""
         return retry_until(work, self._config.retry_timeout, runtime=self._runtime)
+
+    def _require_attributes(self) -> None:
+        """Refuse keys and a dupefilter that a subclass has chosen: `scrapy bloom` finds a crawl by its settings."""
+        for name in ("queue_key", "dupefilter_key"):
+            setting = f"SCHEDULER_{name.upper()}"
+            _require_key(setting, self, self.spider.settings.get(setting) or getattr(defaults, setting), name)
+        if self.df is not None and not self._has_opened:
+            raise ConfigError(
+                f"DUPEFILTER_CLASS: {type(self).__qualname__} has the df {self.df!r} already, which BloomScheduler "
+                "does not use; set DUPEFILTER_CLASS to its class, or use scrapy-redis's SCHEDULER"
+            )
 
     def _require_readable(self) -> None:
         """Refuse a queue whose first request was written by another SCHEDULER_SERIALIZER."""
@@ -634,11 +663,9 @@ def _is_unfiltered(settings: BaseSettings) -> bool:
     return load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER) is BaseDupeFilter
 
 
-def _require_dupefilter(settings: BaseSettings) -> None:
-    if _is_unfiltered(settings):
-        return
-    path = settings.get("DUPEFILTER_CLASS")
-    kind = load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER)
+def _require_dupefilter(path: Any) -> type[BloomRFPDupeFilter]:
+    """Return the class at a path, or the default; refuse one that cannot be used."""
+    kind = load_component("DUPEFILTER_CLASS", path or _DUPEFILTER, _DUPEFILTER)
     if not (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter)):
         raise ConfigError(
             f"DUPEFILTER_CLASS = {path!r}: cannot check requests in batches, as BloomScheduler does; set "
@@ -646,35 +673,50 @@ def _require_dupefilter(settings: BaseSettings) -> None:
             "SCHEDULER"
         )
     _require_methods("DUPEFILTER_CLASS", path, kind, BloomRFPDupeFilter, _OF_DUPEFILTERS)
+    return kind
 
 
-def _require_queue(settings: BaseSettings) -> None:
+def _require_queue(path: Any) -> type[Any]:
+    """Return the class at a path, or the default; refuse one that cannot be used."""
     default = defaults.SCHEDULER_QUEUE_CLASS
-    path = settings.get("SCHEDULER_QUEUE_CLASS") or default
-    kind = load_setting(settings, "SCHEDULER_QUEUE_CLASS", default)
+    kind = load_component("SCHEDULER_QUEUE_CLASS", path or default, default)
     if not (isinstance(kind, type) and issubclass(kind, PriorityQueue)):
         raise ConfigError(
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, by their priority; "
             f"set {default!r}, with DEPTH_PRIORITY = 1 for about the order of a FifoQueue, -1 for that of a LifoQueue, "
             "or keep this class with SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"
         )
-    _require_methods("SCHEDULER_QUEUE_CLASS", path, kind, PriorityQueue, dict.fromkeys(_CALLS, _OF_QUEUES))
+    _require_methods("SCHEDULER_QUEUE_CLASS", path, kind, PriorityQueue, _OF_QUEUES)
+    return kind
 
 
-def _require_methods(setting: str, path: str, kind: type, parent: type, methods: Mapping[str, str]) -> None:
-    """Refuse a class that overrides a method which is never called; `methods` has what to do instead."""
+def _require_methods(setting: str, path: Any, part: Any, parent: type, methods: Mapping[str, str]) -> None:
+    """Refuse a class, or an instance, that overrides a method which is never called; `methods` has what to do."""
     for name, instead in methods.items():
-        if getattr_static(kind, name) is not getattr_static(parent, name):
+        if getattr_static(part, name) is not getattr_static(parent, name):
             raise ConfigError(
                 f"{setting} = {path!r}: overrides {name}, which BloomScheduler never calls, since one script checks, "
                 f"queues and leases many requests; {instead}, or use scrapy-redis's SCHEDULER"
             )
 
 
-def _require_key(setting: str, part: Any, key: str) -> None:
-    """Refuse a class that chooses another key than the setting."""
-    if part.key != key:
+def _require_key(setting: str, part: Any, key: str, name: str = "key") -> None:
+    """Refuse a class whose attribute chooses another key than the setting."""
+    if (own := getattr(part, name)) != key:
         raise ConfigError(
-            f"{setting} = {key!r}: {type(part).__qualname__} has the key {part.key!r} instead, which BloomScheduler "
+            f"{setting} = {key!r}: {type(part).__qualname__} has the {name} {own!r} instead, which BloomScheduler "
             f"does not use; set {setting} to it, {_ATTRIBUTES}, or use scrapy-redis's SCHEDULER"
         )
+
+
+def _require_one_server(*parts: Any) -> None:
+    """Refuse parts with clients of their own for other servers, since one script uses the data of all parts."""
+    clients = [require_usable(part.server).get_connection_kwargs() for part in parts]
+    first, *others = [{name: options.get(name, default) for name, default in _PLACE.items()} for options in clients]
+    for part, place in zip(parts[1:], others, strict=True):
+        if place != first:
+            raise ConfigError(
+                f"REDIS_URL: {type(part).__qualname__}.server is at {place}, {type(parts[0]).__qualname__}.server at "
+                f"{first}, but BloomScheduler needs one server for queue and filter; set REDIS_URL for all of them, or "
+                "use scrapy-redis's SCHEDULER"
+            )

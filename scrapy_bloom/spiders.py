@@ -14,7 +14,7 @@ from scrapy_redis import defaults, spiders
 from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import engine
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.queue.keys import start_key_of
 from scrapy_bloom.queue.start_urls import StartUrl, StartUrls
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -179,6 +179,7 @@ class LeasedStartUrls:
     server: Any
     redis_key: Any
     _start_url_feed: StartUrlFeed | None = None
+    _has_connected = False
     _runtime: ClassVar[Runtime] = RUNTIME
 
     @engine.reports_at_exit()
@@ -206,18 +207,43 @@ class LeasedStartUrls:
             # scrapy-redis reads only these two, and some URLs only with settings of ours.
             settings = RedisSettings(mine.settings).for_scrapy_redis()
             super().setup_redis(SimpleNamespace(settings=settings, signals=mine.signals))  # type: ignore[misc]  # scrapy-redis's
+            self._has_connected = True
             mine.signals.connect(self._warn_of_popping, signals.spider_opened)
 
     def lease_start_urls(self, scheduler: Any) -> None:
-        """Lease start URLs from now on; `BloomScheduler` calls this when it opens.
+        """Lease start URLs from now on, unless the spider connects by itself; `BloomScheduler` calls this as it opens.
 
         Args:
             scheduler: the scheduler that queues their requests.
+
+        Raises:
+            ConfigError: the spider pops start URLs by methods of its own, which are not called.
         """
+        if not self._has_connected:
+            return
+        if not self.leases_start_urls:
+            server = type(self.server)
+            self._require_stock("fetch_data", RedisMixin.pop_list_queue, RedisMixin.pop_priority_queue, server.spop)
+            self._require_stock("count_size", server.llen, server.zcard, server.scard)
         self._start_url_feed = StartUrlFeed(self, scheduler, self._runtime)
 
+    @property
+    def leases_start_urls(self) -> bool:
+        """True once `BloomScheduler` is open, unless the spider connects by itself."""
+        return self._start_url_feed is not None
+
+    def _require_stock(self, name: str, *stock: object) -> None:
+        """Refuse a method that is not one of scrapy-redis's, and that leases would replace."""
+        method = getattr(self, name)
+        if getattr(method, "__func__", method) not in stock:
+            raise ConfigError(
+                f"{type(self).__module__}.{type(self).__qualname__}.{name} is "
+                f"{getattr(method, '__qualname__', method)}, which BloomScheduler never calls, since it leases start "
+                "URLs; override next_requests or make_request_from_data instead, or use scrapy-redis's SCHEDULER"
+            )
+
     def _warn_of_popping(self) -> None:
-        if self._start_url_feed is None:
+        if not self.leases_start_urls:
             logger.warning(
                 "SCHEDULER = %r: a killed worker loses the start URLs that it has just taken; set "
                 "'scrapy_bloom.BloomScheduler', which keeps them in Redis until their requests are queued",
@@ -271,6 +297,12 @@ def warn_of_popped_start_urls(spider: Spider) -> None:
         logger.warning(
             "The spider %r is scrapy-redis's RedisSpider or RedisCrawlSpider: a killed worker loses the start URLs "
             "that it has just taken. Import the class of the same name from scrapy_bloom, which leases them",
+            name,
+        )
+    elif not spider.leases_start_urls:  # type: ignore[attr-defined]  # ours
+        logger.warning(
+            "setup_redis of the spider %r does not call super().setup_redis(crawler): a killed worker loses the start "
+            "URLs that it has just taken. Call it, so that they are leased",
             name,
         )
     elif bypasses_fetch_data(kind):

@@ -96,7 +96,7 @@ class Crawl:
 
     def __init__(self, target: CrawlTarget) -> None:
         self.target, self.settings, self.spider = target, target.settings, target.crawler.spidercls
-        self.scheduler = or_none(lambda: target.scheduler)
+        self.scheduler: Any = or_none(lambda: target.scheduler)
         self.shares, self.leases = is_a(self.scheduler, Scheduler), is_a(self.scheduler, BloomScheduler)
         self.is_fed = self.leases and is_a(self.spider, LeasedStartUrls)
         self.retries = or_none(lambda: self.settings.getbool(RETRY_FAILED))
@@ -158,7 +158,7 @@ def settings(crawl: Crawl) -> Findings:
     """Report all refused settings, where a crawl would report the first one only."""
     given, spider = crawl.settings, crawl.target.spider
     reads: list[Callable[[], object]] = [lambda: crawl.target.scheduler, lambda: BloomSettings.from_settings(given)]
-    reads += [lambda: BloomScheduler.check_settings(given)] * crawl.leases
+    reads += [lambda: crawl.scheduler.check_settings(given)] * crawl.leases
     reads += [lambda: FilterKey.of_workers(given, spider, is_clustered=False)] * crawl.shares
     reads += [lambda: FilterKey.of_process(given, spider)] * (not crawl.shares)
     reads += [lambda: start_key_of(given, spider)] * crawl.is_fed

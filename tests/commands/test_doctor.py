@@ -143,6 +143,7 @@ STATES = {
     "a queue that is a list": refused("SCHEDULER_QUEUE_CLASS", SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue"),
     "own queue": refused("overrides push", SCHEDULER_QUEUE_CLASS=f"{SPIDERS}.Hosts"),
     "own request_seen": refused("overrides request_seen", DUPEFILTER_CLASS=f"{SPIDERS}.InSet"),
+    "own flush": refused("overrides flush", SCHEDULER=f"{SPIDERS}.Keeping"),
     "one key for both": refused("same keys", SCHEDULER_QUEUE_KEY="a", SCHEDULER_DUPEFILTER_KEY="a"),
     "a queue key": refused("SCHEDULER_QUEUE_KEY = '%(x)s'", SCHEDULER_QUEUE_KEY="%(x)s"),
     "a key": refused("may have %(spider)s", others=("scheduler",), SCHEDULER=SCRAPYS, SCHEDULER_DUPEFILTER_KEY="%(x)s"),

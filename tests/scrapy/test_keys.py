@@ -132,16 +132,6 @@ class OwnQueueKey(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no t
         super().__init__(server, spider, f"{key}:second", serializer)
 
 
-@pytest.mark.parametrize("name", ["request_seen", "from_spider", "from_settings", "clear", "close"])
-def test_override_that_is_never_called(name: str, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BloomScheduler refuses the overrides that scrapy-redis's scheduler obeys and it does not, by their names."""
-    monkeypatch.setattr(Skipping, "request_seen", BloomRFPDupeFilter.request_seen)
-    opened(DUPEFILTER_CLASS=f"{__name__}.Skipping")
-    monkeypatch.setattr(Skipping, name, lambda *_: None, raising=False)
-    with pytest.raises(ConfigError, match=f"^DUPEFILTER_CLASS = '.*Skipping': overrides {name}, which BloomScheduler"):
-        opened(DUPEFILTER_CLASS=f"{__name__}.Skipping")
-
-
 @pytest.mark.parametrize(
     ("setting", "kind", "named"),
     [

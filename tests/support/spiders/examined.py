@@ -7,7 +7,7 @@ import scrapy_redis.spiders
 from scrapy.settings import BaseSettings
 from scrapy_redis.queue import PriorityQueue
 
-from scrapy_bloom import BloomRFPDupeFilter, RedisSpider
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, RedisSpider
 
 
 class ShopSpider(scrapy.Spider):
@@ -77,6 +77,14 @@ class Hosts(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
     def push(self, request: scrapy.Request) -> None:
         """Push a request, whose priority is its host's."""
         super().push(request.replace(priority=len(request.url)))
+
+
+class Keeping(BloomScheduler):
+    """A scheduler that keeps its filter when the crawl ends."""
+
+    def flush(self) -> None:
+        """Delete the queue alone."""
+        self.queue.clear()
 
 
 class InSet(BloomRFPDupeFilter):
