@@ -28,8 +28,8 @@ ENDS = [
     "tests/scrapy/test_addon.py",
     *(f"tests/crawls/test_{name}.py" for name in ("crawls", "failed_pages", "items", "start_urls", "stopped")),
 ]
-# Versions of Scrapy must agree on stored requests.
-REQUESTS = ["tests/scrapy/test_golden_fingerprints.py"]
+# Versions of Scrapy must agree on stored requests, and fingerprints of plain URLs with theirs.
+REQUESTS = ["tests/scrapy/test_golden_fingerprints.py", "tests/unit/test_fingerprints.py"]
 STORED = [*REQUESTS, "tests/crawls/test_crawls.py"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """

@@ -19,7 +19,7 @@ from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, uncached_fingerprints
+from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, plain_or, uncached_fingerprints
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -386,7 +386,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self._has_users_fingerprint() or not (by_scrapy or self._fingerprinter is None):
             return uncached_fingerprints(self.request_fingerprint)
         keys = engine.FINGERPRINTED_META if by_scrapy else ()
-        return CachedFingerprints(self.request_fingerprint, self.config.cache_size, keys)
+        make = plain_or(self.request_fingerprint, is_scrapys=by_scrapy, meta_keys=keys)
+        return CachedFingerprints(make, self.config.cache_size, keys)
 
     def _has_users_fingerprint(self) -> bool:
         """Return whether `request_fingerprint` is overridden by a subclass, or set on the instance."""

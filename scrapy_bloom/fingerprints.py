@@ -1,6 +1,8 @@
 """Compute and cache the fingerprints of requests."""
 
+import re
 from collections.abc import Callable, Collection
+from hashlib import sha1
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -15,7 +17,51 @@ from scrapy_bloom.text import as_bytes
 # Longer URLs with bodies are not cached, which bounds the memory.
 _MAX_LENGTH = 1000
 
+# A URL of which w3lib's canonicalize_url removes at most the fragment, like most links of most sites: a lower-case host
+# without a default port, a path without empty and dot segments, at most one parameter, and no escapes. The group is the
+# URL without its fragment.
+_PLAIN = re.compile(
+    r"(https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::(?:[1-5]\d|[1-9])\d{3})?"
+    r"/(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?(?:\?[\w.~-]+=[\w.~-]+)?)(?:#[!-~]*)?",
+    re.ASCII,
+)
+# Plain URLs that another canonicalize_url is likely to change.
+_PROBES = (
+    "http://www.example.com/",
+    "https://example.com/A/index.html?utm_source=x",
+    "https://example.com/a/?PHPSESSID=0#part",
+    "http://127.0.0.1:8080/~a_b-c.d/0?a..=~",
+    "https://xn--bcher-kva.example/a?_b-C=-#!d",
+)
+
 Compute = Callable[[Request], str | bytes]
+
+
+def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()) -> Compute:
+    """Return a function with the results of `make` that computes those of GET requests to plain URLs by itself.
+
+    canonicalize_url is most of the cost of a fingerprint, and returns a plain URL as it is. If `make` has another
+    fingerprint for one of the probes, for example with another version of w3lib or Scrapy, the result is `make` itself.
+
+    Args:
+        make: computes the fingerprint of Scrapy's RequestFingerprinter or of scrapy-redis's dupefilter.
+        is_scrapys: whether it is Scrapy's.
+        meta_keys: requests with one of these keys in their meta are left to `make`.
+    """
+    head = b'{"body": "", %b"method": "GET", "url": "' % (b'"headers": {}, ' if is_scrapys else b"")
+    split, has_none_of_the_keys = _PLAIN.fullmatch, frozenset(meta_keys).isdisjoint
+
+    def compute(request: Request) -> str | bytes:
+        if (
+            request.method == "GET"
+            and not request.body
+            and (plain := split(request.url))
+            and (not meta_keys or has_none_of_the_keys(request.meta))
+        ):
+            return sha1(head + plain[1].encode() + b'"}', usedforsecurity=False).hexdigest().encode()
+        return make(request)
+
+    return compute if all(compute(each) == as_bytes(make(each)) for each in map(Request, _PROBES)) else make
 
 
 def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
