@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from inspect import getattr_static
 from typing import Any, ClassVar, Self
 
@@ -44,7 +45,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     Attributes:
         config: the BLOOMFILTER_* settings.
-        fingerprint_of: the function from a request to its fingerprint in bytes.
         report: reports the filter; None outside a crawl.
 
     Raises:
@@ -72,7 +72,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._filter: BloomFilter | None = None
         self._has_ended = False
         self._run = self._runtime.token_hex(8).encode()
-        self.fingerprint_of = self._choose_fingerprints()
 
     @classmethod
     @engine.reports_at_exit()
@@ -178,7 +177,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self = cls(server or connect(settings), key=key, debug=read_flag(settings, "DUPEFILTER_DEBUG"))
         self.config, self._crawler = config, crawler
         self._fingerprinter = chosen_fingerprinter(settings, crawler)
-        self.fingerprint_of = self._choose_fingerprints()
         return self
 
     @classmethod
@@ -377,8 +375,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             flush=flush,
         )
 
-    def _choose_fingerprints(self) -> Callable[[Request], bytes]:
-        """Return the function from a request to the fingerprint that the filter stores.
+    @cached_property
+    def fingerprint_of(self) -> Callable[[Request], bytes]:
+        """The function from a request to the fingerprint that the filter stores, chosen at the first use.
 
         Fingerprints by the user's code are not cached: they may depend on anything.
         """
