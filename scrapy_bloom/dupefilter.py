@@ -20,7 +20,16 @@ from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.fingerprints import CachedFingerprints, chosen_fingerprinter, plain_or, uncached_fingerprints
+from scrapy_bloom.fingerprints import (
+    ALWAYS_META,
+    KEY_META,
+    CachedFingerprints,
+    chosen_fingerprinter,
+    fingerprint_of_key,
+    is_always,
+    plain_or,
+    uncached_fingerprints,
+)
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -267,9 +276,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return not is_new
 
     def mark_of(self, request: Request, run: bytes) -> bytes:
-        """Return the item of a request in the filter: its fingerprint, and by BLOOMFILTER_ALWAYS the run as well.
+        """Return the item of a request in the filter, which depends on its meta and BLOOMFILTER_ALWAYS.
 
-        So a page of BLOOMFILTER_ALWAYS is new once in each run, and pages that link to each other end.
+        A request counts as its `bloom_key`, or by its fingerprint. So does a page that is always new, together with the
+        run: it is new once in each run, and pages that link to each other end.
 
         Args:
             request: the request.
@@ -277,20 +287,30 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
         Returns:
             An item of the filter.
+
+        Raises:
+            ConfigError: `bloom_key` or `bloom_always` has a value of another type.
         """
-        fingerprint = self.fingerprint_of(request)
-        return fingerprint + run if self.config.always and self.is_always_new(request) else fingerprint
+        meta = request.meta
+        # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
+        has_key = KEY_META in meta and "redirect_times" not in meta
+        fingerprint = fingerprint_of_key(request) if has_key else self.fingerprint_of(request)
+        may_be_new = ALWAYS_META in meta or self.config.always
+        return fingerprint + run if may_be_new and self.is_always_new(request) else fingerprint
 
     def is_always_new(self, request: Request) -> bool:
-        """Return whether BLOOMFILTER_ALWAYS makes a request new in each run.
+        """Return whether BLOOMFILTER_ALWAYS or its `bloom_always` makes a request new in each run.
 
         Args:
             request: the request.
 
         Returns:
-            True if one of the patterns is found in its URL.
+            True if its `bloom_always` is, or if one of the patterns is found in its URL.
+
+        Raises:
+            ConfigError: `bloom_always` is neither True nor False.
         """
-        return any(pattern.search(request.url) for pattern in self.config.always)
+        return is_always(request) or any(pattern.search(request.url) for pattern in self.config.always)
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.

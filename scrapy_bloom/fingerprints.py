@@ -34,7 +34,41 @@ _PROBES = (
     "https://xn--bcher-kva.example/a?_b-C=-#!d",
 )
 
+# Keys of a request's meta, by which a spider says what a request counts as.
+KEY_META, ALWAYS_META = "bloom_key", "bloom_always"
+# Text before a bloom_key, so that no URL has its fingerprint.
+_KEY_PREFIX = "bloom_key:"
+
 Compute = Callable[[Request], str | bytes]
+
+
+def fingerprint_of_key(request: Request) -> bytes:
+    """Return the SHA-1 of a request's `bloom_key`, in hexadecimal as other fingerprints.
+
+    Raises:
+        ConfigError: the key is empty or no text.
+    """
+    key = request.meta[KEY_META]
+    if not key or not isinstance(key, str):
+        raise ConfigError(
+            f"meta[{KEY_META!r}] = {key!r} of {request}: must be text that is not empty; set text, or remove the key, "
+            "and the request counts as its URL"
+        )
+    return sha1((_KEY_PREFIX + key).encode(errors="surrogatepass"), usedforsecurity=False).hexdigest().encode()
+
+
+def is_always(request: Request) -> bool:
+    """Return whether a request's `bloom_always` makes it new in each run.
+
+    Raises:
+        ConfigError: the value is neither True nor False.
+    """
+    always = request.meta.get(ALWAYS_META, False)
+    if not isinstance(always, bool):
+        raise ConfigError(
+            f"meta[{ALWAYS_META!r}] = {always!r} of {request}: must be True or False; set one, or remove the key"
+        )
+    return always
 
 
 def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()) -> Compute:

@@ -9,7 +9,7 @@ from tests.support.outcomes import assert_ended_well, complaints_in
 from tests.support.pages import chain, tree
 from tests.support.scenario import FILTER_ALONE, LEASE, OURS, Kind, Scene, asyncio_first, scene
 from tests.support.servers import Server
-from tests.support.spiders import flood
+from tests.support.spiders import counted, flood
 from tests.support.waiting import until
 
 
@@ -64,6 +64,30 @@ def test_pages_that_link_to_each_other(valkey: Server, key: str, tmp_path: Path)
         second = played.crawl({**FILTER_ALONE, **ALWAYS}, "second")
         assert played.fetched == {**dict.fromkeys({FRONT, *LISTS}, 2), **dict.fromkeys(LEAVES, 1)}
     assert_ended_well(first, second)
+
+
+@pytest.mark.parametrize("kind", [FILTER_ALONE, OURS], ids=["scrapy-redis", "scrapy-bloom"])
+@pytest.mark.parametrize("serializer", ["scrapy_redis.picklecompat", "scrapy_bloom.serializer"], ids=["pickle", "ours"])
+def test_requests_by_their_meta(kind: Kind, serializer: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """A product is fetched once under all its URLs, also behind a redirect, and pages that are always new in each run.
+
+    A request with another type of key is lost alone, and Scrapy logs the error.
+    """
+    lists = {"/": ["/faulty", "/a/1", "/b/1", "/old/2", "/list", "/"], "/list": ["/", "/a/1", "/list"]}
+    with scene({**lists, "/a/1": [], "/b/1": [], "/new/2": []}, tmp_path, valkey.url, key, delay=0) as played:
+        played.site.answers["/old/2"] = "/new/2"
+        played.spider = counted.__file__
+        runs = [
+            played.crawl({**kind, **ALWAYS, "BLOOMFILTER_ALWAYS": None}, name, SCHEDULER_SERIALIZER=serializer)
+            for name in ("first", "second")
+        ]
+        found = played.fetched
+    assert found.pop("/a/1", 0) + found.pop("/b/1", 0) == 1
+    assert found == {"/": 2, "/list": 2, "/new/2": 1}
+    for run in runs:
+        assert (run.exit_code, run.stats["finish_reason"]) == (0, "finished")
+        assert "meta['bloom_key'] = 42 of <GET http" in run.log
+        assert complaints_in(run.log) == []
 
 
 # Starts over a kept filter that knows all requests: no page is fetched, and the log says why.

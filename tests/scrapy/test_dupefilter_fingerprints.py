@@ -1,5 +1,6 @@
 """The fingerprints of a dupefilter, and its answers by them; `test_golden_fingerprints` has those by default."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -135,6 +136,59 @@ def test_what_scrapys_fingerprint_depends_on_besides(valkey: Server, key: str) -
     url = "http://a.test/?b=2&a=1"
     for request in (Request(url), Request(url, meta={"verbatim_url": True}), Request(url)):
         assert dupefilter.fingerprint_of(request) == fingerprint(request).hex().encode()
+
+
+# What requests count as by their meta.
+
+
+@pytest.mark.parametrize("settings", [{}, {FINGERPRINTER: PATH}], ids=["scrapy-redis", "user"])
+def test_key_in_the_meta(settings: dict[str, Any], valkey: Server, key: str) -> None:
+    """Requests with a `bloom_key` are repeats by that alone, in a namespace of their own, whatever URLs are cached."""
+    dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}, **settings))
+    asked: list[tuple[int, dict[str, Any]]] = [
+        *((1, {}), (1, {"bloom_key": "a"}), (1, {"bloom_key": "b"}), (2, {"bloom_key": "a"}), (1, {}), (2, {})),
+        (3, {"bloom_key": "\udc80"}),
+        (3, {"bloom_key": "http://shop.test/1"}),
+    ]
+    found = [dupefilter.request_seen(page(number).replace(meta=meta)) for number, meta in asked]
+    assert found == [False, False, False, True, True, False, False, False]
+    # As `printf 'bloom_key:a' | sha1sum`, which the page shows.
+    (item,) = {dupefilter.mark_of(page(number).replace(meta={"bloom_key": "a"}), b"run") for number in (1, 2)}
+    assert item == hashlib.sha1(b"bloom_key:a", usedforsecurity=False).hexdigest().encode()
+
+
+def test_target_of_a_redirect(valkey: Server, key: str) -> None:
+    """A redirect keeps the meta, and its target counts as its URL: it is no repeat of the page that led to it."""
+    dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}))
+    metas = {"bloom_key": "a"}, {"bloom_key": "a", "redirect_times": 1}, {"bloom_key": "b", "redirect_times": 1}
+    assert [dupefilter.request_seen(page(1).replace(meta=meta)) for meta in metas] == [False, False, True]
+
+
+def test_always_in_the_meta(valkey: Server, key: str) -> None:
+    """A request with `bloom_always` is new once in each run, with a key, too; one without it is as usual."""
+    crawler = crawler_of(valkey, **{KEY: key}, SCHEDULER_PERSIST=True)
+    metas: list[dict[str, Any]] = [{"bloom_always": each} for each in (True, False)]
+    metas += [{"bloom_always": True, "bloom_key": "a"}, {}]
+    for expected in ([False, False, False, True], [False, True, False, True]):
+        dupefilter = BloomRFPDupeFilter.from_crawler(crawler)
+        requests = [page(1).replace(meta=meta) for meta in metas]
+        assert [dupefilter.request_seen(request) for request in requests] == expected
+        assert all(map(dupefilter.request_seen, requests))
+
+
+FAULTY = [("bloom_key", each) for each in (None, 42, b"a", "", ["a"])] + [
+    ("bloom_always", each) for each in (None, 1, "")
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FAULTY)
+def test_faulty_value_in_the_meta(name: str, value: object, valkey: Server, key: str) -> None:
+    """The error names the key, the value, the request and what is allowed, and the next request is checked."""
+    dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}))
+    with pytest.raises(ConfigError) as refusal:
+        dupefilter.request_seen(page(1).replace(meta={name: value}))
+    assert str(refusal.value).startswith(f"meta[{name!r}] = {value!r} of <GET http://shop.test/1>: must be ")
+    assert not dupefilter.request_seen(page(1))
 
 
 # By the stored name.
