@@ -40,12 +40,16 @@ from scrapy_bloom.transport.retry import retry_until
 
 logger = logging.getLogger(__name__)
 
+# The settings of a dupefilter that was built without settings.
+_DEFAULTS = BloomSettings()
+
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's dupefilter with a Bloom filter in place of the SET, for any scheduler.
 
     Scrapy builds it with `from_spider`, `from_crawler` or `from_settings`: the BLOOMFILTER_* settings apply, and the
-    filter opens at once. Built directly, it has the default settings, of which it warns, and opens at the first use.
+    filter opens at once. Built directly, it has those of the crawl being started, or of the one that runs. Outside a
+    crawl, or if crawls of this process differ, it has the defaults, of which it warns. It opens at the first use.
 
     Args:
         server: a Redis client.
@@ -73,11 +77,12 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
-        self.config = BloomSettings()
+        self.config = _DEFAULTS
         self.persist = self._is_shared = False
         self.report: CrawlReporter | None = None
         self._crawler: Crawler | None = None
         self._fingerprinter: RequestFingerprinterProtocol | None = None
+        self._take_settings()
         self._filter: BloomFilter | None = None
         self._has_ended = False
         self._run = self._runtime.token_hex(8).encode()
@@ -235,11 +240,25 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.filter.close()
         disconnect(self.server)
 
+    @engine.reports_at_exit()
+    def _take_settings(self) -> None:
+        """Take the settings of the crawl in which the constructor is called, if the crawls of this process agree."""
+        crawlers = engine.crawlers()
+        found = {
+            (BloomSettings.from_settings(each.settings), each.settings["REQUEST_FINGERPRINTER_CLASS"])
+            for each in crawlers
+        }
+        if len(found) == 1:
+            ((self.config, _),) = found
+            self._fingerprinter = chosen_fingerprinter(crawlers[0].settings, crawlers[0])
+        if len(crawlers) == 1:
+            self._crawler = crawlers[0]
+
     @property
     def filter(self) -> BloomFilter:
         """The Bloom filter, opened at the first use if it is not open yet."""
         if self._filter is None:
-            if self._crawler is None:
+            if self.config is _DEFAULTS:
                 logger.warning(
                     "The dupefilter at %r was built without settings: no BLOOMFILTER_ setting applies, and it is made "
                     "for %s requests; build it by from_spider, from_crawler or from_settings",

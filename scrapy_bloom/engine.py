@@ -16,11 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.trackref import live_refs
 from twisted.python.failure import Failure
 
 from scrapy_bloom.errors import BloomError
@@ -177,6 +178,17 @@ class Ticker:
         except Exception:  # the next call may succeed
             logger.exception("A call that is made every %g s failed", self._seconds)
         self._wait(min(self._runtime.monotonic() - begin, self._seconds) if has_more else self._seconds)
+
+
+def crawlers() -> list[Crawler]:
+    """Return the crawlers of this process whose engine is being started, or if there are none, those that crawl.
+
+    Found by their spiders, of which Scrapy's trackref knows all: nothing leads to the CrawlerRunner of a script.
+    """
+    spiders = [spider for kind, live in [*live_refs.items()] if issubclass(kind, Spider) for spider in [*live]]
+    found = [crawler for spider in spiders if (crawler := getattr(spider, "crawler", None)) and crawler.crawling]
+    engines = [(crawler, engine) for crawler in found if (engine := _engine(crawler)) is not None]
+    return [each for each, engine in engines if not engine.running] or [each for each, _ in engines]
 
 
 def is_closing(crawler: Crawler) -> bool:
