@@ -20,16 +20,7 @@ from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.fingerprints import (
-    ALWAYS_META,
-    KEY_META,
-    CachedFingerprints,
-    chosen_fingerprinter,
-    fingerprint_of_key,
-    is_always,
-    plain_or,
-    uncached_fingerprints,
-)
+from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, plain_or, uncached_fingerprints
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -232,7 +223,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if name == "key":
             self._filter = None  # opened at the next use
         elif name == "request_fingerprint":
-            self.fingerprint_of = uncached_fingerprints(value)
+            for chosen in ("fingerprint_of", "mark_of"):
+                self.__dict__.pop(chosen, None)
 
     def _disconnect(self) -> None:
         with contextlib.suppress(BloomError):
@@ -294,42 +286,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.report.update()
         return not is_new
 
-    def mark_of(self, request: Request, run: bytes) -> bytes:
-        """Return the item of a request in the filter, which depends on its meta and BLOOMFILTER_ALWAYS.
-
-        A request counts as its `bloom_key`, or by its fingerprint. So does a page that is always new, together with the
-        run: it is new once in each run, and pages that link to each other end.
-
-        Args:
-            request: the request.
-            run: the run of the crawl.
-
-        Returns:
-            An item of the filter.
-
-        Raises:
-            ConfigError: `bloom_key` or `bloom_always` has a value of another type.
-        """
-        meta = request.meta
-        # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
-        has_key = KEY_META in meta and "redirect_times" not in meta
-        fingerprint = fingerprint_of_key(request) if has_key else self.fingerprint_of(request)
-        may_be_new = ALWAYS_META in meta or self.config.always
-        return fingerprint + run if may_be_new and self.is_always_new(request) else fingerprint
-
-    def is_always_new(self, request: Request) -> bool:
-        """Return whether BLOOMFILTER_ALWAYS or its `bloom_always` makes a request new in each run.
-
-        Args:
-            request: the request.
-
-        Returns:
-            True if its `bloom_always` is, or if one of the patterns is found in its URL.
-
-        Raises:
-            ConfigError: `bloom_always` is neither True nor False.
-        """
-        return is_always(request) or any(pattern.search(request.url) for pattern in self.config.always)
+    @cached_property
+    def mark_of(self) -> Marks:
+        """The function from a request and the run of the crawl to its item in the filter."""
+        is_cached, keys = not self._has_users_code(), engine.FINGERPRINTED_META if self._is_scrapys() else ()
+        return Marks(self.fingerprint_of, self.config.cache_size if is_cached else 0, self.config.always, keys)
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.
@@ -416,18 +377,21 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
 
     @cached_property
     def fingerprint_of(self) -> Callable[[Request], bytes]:
-        """The function from a request to the fingerprint that the filter stores, chosen at the first use.
-
-        Fingerprints by the user's code are not cached: they may depend on anything.
-        """
-        by_scrapy = type(self._fingerprinter) is RequestFingerprinter
-        if self._has_users_fingerprint() or not (by_scrapy or self._fingerprinter is None):
+        """The function from a request to its fingerprint, chosen at the first use."""
+        if self._has_users_code():
             return uncached_fingerprints(self.request_fingerprint)
-        keys = engine.FINGERPRINTED_META if by_scrapy else ()
-        make = plain_or(self.request_fingerprint, is_scrapys=by_scrapy, meta_keys=keys)
-        return CachedFingerprints(make, self.config.cache_size, keys)
+        is_scrapys = self._is_scrapys()
+        keys = engine.FINGERPRINTED_META if is_scrapys else ()
+        return uncached_fingerprints(plain_or(self.request_fingerprint, is_scrapys=is_scrapys, meta_keys=keys))
 
-    def _has_users_fingerprint(self) -> bool:
+    def _is_scrapys(self) -> bool:
+        return type(self._fingerprinter) is RequestFingerprinter
+
+    def _has_users_code(self) -> bool:
+        """Return whether the fingerprints are made by the user's code."""
+        return self._has_users_method() or not (self._fingerprinter is None or self._is_scrapys())
+
+    def _has_users_method(self) -> bool:
         """Return whether `request_fingerprint` is overridden by a subclass, or set on the instance."""
         return getattr_static(self, "request_fingerprint") is not BloomRFPDupeFilter.request_fingerprint
 
@@ -445,7 +409,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             `scrapy-redis`, or the full name of the user's class or method.
         """
-        if self._has_users_fingerprint():
+        if self._has_users_method():
             return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
         kind = type(self._fingerprinter)
         return "scrapy-redis" if self._fingerprinter is None else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Compute and cache the fingerprints of requests."""
+"""What a request counts as in the filter: its fingerprint, or what its meta says."""
 
 import re
 from collections.abc import Callable, Collection
@@ -14,7 +14,7 @@ from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.text import as_bytes
 
-# Longer URLs with bodies are not cached, which bounds the memory.
+# Longer URLs are not cached, which bounds the memory.
 _MAX_LENGTH = 1000
 
 # A URL of which w3lib's canonicalize_url removes at most the fragment, like most links of most sites: a lower-case host
@@ -42,7 +42,7 @@ _KEY_PREFIX = "bloom_key:"
 Compute = Callable[[Request], str | bytes]
 
 
-def fingerprint_of_key(request: Request) -> bytes:
+def _fingerprint_of_key(request: Request) -> bytes:
     """Return the SHA-1 of a request's `bloom_key`, in hexadecimal as other fingerprints.
 
     Raises:
@@ -55,20 +55,6 @@ def fingerprint_of_key(request: Request) -> bytes:
             "and the request counts as its URL"
         )
     return sha1((_KEY_PREFIX + key).encode(errors="surrogatepass"), usedforsecurity=False).hexdigest().encode()
-
-
-def is_always(request: Request) -> bool:
-    """Return whether a request's `bloom_always` makes it new in each run.
-
-    Raises:
-        ConfigError: the value is neither True nor False.
-    """
-    always = request.meta.get(ALWAYS_META, False)
-    if not isinstance(always, bool):
-        raise ConfigError(
-            f"meta[{ALWAYS_META!r}] = {always!r} of {request}: must be True or False; set one, or remove the key"
-        )
-    return always
 
 
 def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()) -> Compute:
@@ -103,33 +89,62 @@ def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
     return lambda request: as_bytes(make(request))
 
 
-class CachedFingerprints(TwoGenerationCache[str | tuple[str, str, bytes], bytes]):
-    """A cache of fingerprints that `make` computes only from the method, the URL and the body of a request.
+class Marks(TwoGenerationCache[str, bytes]):
+    """The items of requests in the filter, of which the last ones are cached by their URLs.
 
-    The cache holds about the last `size` requests, since computing the fingerprint is most of the cost of a repeat. A
-    fingerprint never changes, even if the filter does. Requests with one of the `uncached_meta_keys` in their meta are
-    not cached, because their fingerprints depend on it.
+    A request counts as its `bloom_key`, or by its fingerprint. So does a page that is always new, together with the
+    run: it is new once in each run, and pages that link to each other end.
+
+    Args:
+        fingerprint_of: computes a fingerprint.
+        size: items in the cache, since a fingerprint is most of the cost of a repeat. 0 if it may depend on anything;
+            otherwise it depends on the method, the URL and the body alone, or on `meta_keys`.
+        always: patterns of the URLs whose requests are always new.
+        meta_keys: requests with one of these keys in their meta are not cached.
     """
 
-    def __init__(self, make: Compute, size: int, uncached_meta_keys: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        fingerprint_of: Callable[[Request], bytes],
+        size: int,
+        always: Collection[re.Pattern[str]] = (),
+        meta_keys: Collection[str] = (),
+    ) -> None:
         super().__init__(size)
-        self._make = uncached_fingerprints(make)
-        self._uncached_meta_keys = uncached_meta_keys
+        self._fingerprint_of, self._always = fingerprint_of, always
+        self._keys = frozenset((KEY_META, ALWAYS_META, *meta_keys))
 
-    def __call__(self, request: Request) -> bytes:
-        """Return the fingerprint of a request."""
-        if self._uncached_meta_keys and not request.meta.keys().isdisjoint(self._uncached_meta_keys):
-            return self._make(request)
-        url = request.url
-        # The key is nearly always the URL alone, which is in memory anyway.
-        key = url if request.method == "GET" and not request.body else (request.method, url, request.body)
-        # The key is nearly always in the young generation: looking there first saves a call.
-        fingerprint = self._young.get(key) or self.get(key)
-        if fingerprint is None:
-            fingerprint = self._make(request)
-            if len(url) + len(request.body) <= _MAX_LENGTH:
-                self.put(key, fingerprint)
-        return fingerprint
+    def __call__(self, request: Request, run: bytes) -> bytes:
+        """Return the item of a request in a run of the crawl.
+
+        Raises:
+            ConfigError: `bloom_key` or `bloom_always` has a value of another type.
+        """
+        url, meta = request.url, request.meta
+        is_url = request.method == "GET" and not request.body and self._keys.isdisjoint(meta)
+        if is_url and (mark := self._young.get(url) or self.get(url)):
+            return mark
+        # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
+        has_key = KEY_META in meta and "redirect_times" not in meta
+        mark = _fingerprint_of_key(request) if has_key else self._fingerprint_of(request)
+        if self.is_always_new(request):
+            return mark + run
+        if is_url and len(url) <= _MAX_LENGTH:
+            self.put(url, mark)
+        return mark
+
+    def is_always_new(self, request: Request) -> bool:
+        """Return whether a request is new in each run, by its `bloom_always` or by its URL.
+
+        Raises:
+            ConfigError: `bloom_always` is neither True nor False.
+        """
+        always = request.meta.get(ALWAYS_META, False)
+        if not isinstance(always, bool):
+            raise ConfigError(
+                f"meta[{ALWAYS_META!r}] = {always!r} of {request}: must be True or False; set one, or remove the key"
+            )
+        return always or any(pattern.search(request.url) for pattern in self._always)
 
 
 def chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:

@@ -23,7 +23,7 @@ from benchmarks.subjects.queued import scheduling
 from devtools.servers import available, memory_usage, running
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.cache import TwoGenerationCache
-from scrapy_bloom.fingerprints import CachedFingerprints
+from scrapy_bloom.fingerprints import Marks
 from scrapy_bloom.settings import CACHE_SIZE
 
 
@@ -169,10 +169,10 @@ def _print_process() -> None:
     rows = []
     for size in REPEATS:
         tracemalloc.start()
-        remembered = CachedFingerprints(lambda request: fingerprint(request).hex(), size)
+        remembered = Marks(lambda request: fingerprint(request).hex().encode(), size)
         seen: TwoGenerationCache[bytes, bool] = TwoGenerationCache(size)
         for link in urls(0, 2 * size):
-            seen.put(remembered(Request(link)), True)
+            seen.put(remembered(Request(link), b""), True)
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         rows.append((f"{size:,}", f"{taken / 1e6:.1f}", f"{taken / size:.0f}"))

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         item, request = item_of(url)
         part, stored = parts[partition_of(item, len(parts))]
         places, is_forgotten = part.retry(partial(look_up, target.client, stored, item))
-        is_new = target.dupefilter.is_always_new(request)
+        is_new = target.dupefilter.mark_of.is_always_new(request)
         is_seen = any(place.is_seen for place in places) and not (is_new or is_forgotten)
         names = {
             "url": url,

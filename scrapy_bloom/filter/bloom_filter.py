@@ -257,7 +257,8 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        if not self._cache.get(_as_item(item)) or self._runtime.monotonic() >= self._cache_until:
+        key = item if type(item) is bytes else _as_item(item)
+        if not self._cache.get(key) or self._runtime.monotonic() >= self._cache_until:
             return False
         self.counters.cache_hits += 1
         return True

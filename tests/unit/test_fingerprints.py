@@ -12,7 +12,7 @@ from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom.engine import FINGERPRINTED_META
-from scrapy_bloom.fingerprints import _PLAIN, _PROBES, CachedFingerprints, Compute, plain_or, uncached_fingerprints
+from scrapy_bloom.fingerprints import _PLAIN, _PROBES, Compute, Marks, plain_or, uncached_fingerprints
 from tests.support.real_links import links
 
 KINDS = [Request, FormRequest, JsonRequest]
@@ -54,8 +54,9 @@ MAKERS = {
 def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Request]) -> None:
     """With any cache size, and very similar requests, each request has its own fingerprint."""
     make = MAKERS[maker]
-    remembered, plain = CachedFingerprints(make, size), uncached_fingerprints(make)
-    assert [remembered(request) for request in met] == [plain(request) for request in met]
+    plain = uncached_fingerprints(make)
+    remembered = Marks(plain, size)
+    assert [remembered(request, b"run") for request in met] == [plain(request) for request in met]
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -63,26 +64,27 @@ def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Reque
 def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
     """Requests that differ in method, URL or body alone are never confused, with all of them cached."""
     make = MAKERS[maker]
-    remembered, plain = CachedFingerprints(make, 1000), uncached_fingerprints(make)
+    plain = uncached_fingerprints(make)
+    remembered = Marks(plain, 1000)
     for _ in range(2):
-        assert [remembered(request) for request in met] == [plain(request) for request in met]
+        assert [remembered(request, b"run") for request in met] == [plain(request) for request in met]
 
 
 def test_the_same_request_is_made_once() -> None:
-    """A known request costs no fingerprint, even as another object, unless it is very long."""
+    """A known URL costs no fingerprint, even of another request, unless it is very long or a POST."""
     made: list[str] = []
 
     def make(request: Request) -> str:
         made.append(request.url)
         return request.url
 
-    remembered = CachedFingerprints(make, 10)
+    remembered = Marks(uncached_fingerprints(make), 10)
     for _ in range(3):
         for url in ("http://a.test/", "http://b.test/"):
-            remembered(Request(url))
-        remembered(Request("http://a.test/", method="POST", body=b"x"))
-        remembered(Request("http://a.test/" + "x" * 1000))
-    assert len(made) == 3 + 3
+            remembered(Request(url), b"")
+        remembered(Request("http://a.test/", method="POST", body=b"x"), b"")
+        remembered(Request("http://a.test/" + "x" * 1000), b"")
+    assert len(made) == 2 + 3 + 3
 
 
 # The fingerprints that are made for plain URLs: how they are made by others, and what `plain_or` is told of them.
