@@ -1,0 +1,74 @@
+"""Calls, faults and losses in random orders: no item is lost, and without a loss each is new exactly once."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from scrapy_bloom.filter.bloom_filter import BloomFilter
+from scrapy_bloom.filter.steps import Steps
+from tests.support.callers import BrokenPromiseError, Walk
+
+LOST = "request reply late"
+
+
+@pytest.mark.parametrize("faults", ["", LOST, f"{LOST} rollback", f"{LOST} filter shard"])
+def test_each_item_is_new_to_somebody(faults: str) -> None:
+    """No order of lost and late packets, rollbacks and losses hides an item; without losses none is new twice."""
+    for seed in range(150):
+        with pytest.MonkeyPatch.context() as patch:
+            Walk(seed, patch, faults=faults).run()
+
+
+class Mistake(NamedTuple):
+    """A wrong design, by texts in the scripts or by a change of the client, and the faults that show it."""
+
+    faults: str
+    wrong: dict[str, str] | None = None
+    change: Callable[[pytest.MonkeyPatch], None] | None = None
+
+
+def keep_the_cache(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BloomFilter, "_note_contact", lambda self: setattr(self, "_contact", self._runtime.monotonic()))
+    patch.setattr(BloomFilter, "_cache_until", property(lambda _: float("inf"), lambda *_: None), raising=False)
+
+
+def forget_debts(patch: pytest.MonkeyPatch) -> None:
+    settle = BloomFilter._settle
+
+    def change(self: BloomFilter, call: object) -> object:
+        self._unsettled = None
+        return settle(self, call)  # type: ignore[arg-type]
+
+    patch.setattr(BloomFilter, "_settle", change)
+
+
+def keep_the_number(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Steps, "note", lambda self, record: self.__dict__.setdefault("record", record) and None)
+
+
+MISTAKES = {
+    "a repeated call is executed again": Mistake(LOST, {"if last == answered then": "if true then"}),
+    "the record is not written": Mistake(LOST, {"count, ARGV[3], ARGV[4] .. flags)": "count)"}),
+    "a record that is gone is no loss": Mistake(
+        f"{LOST} rollback",
+        {
+            "if opened ~= known or last + 0 < answered + 0 then return {} end": "last = answered",
+        },
+    ),
+    "a lost shard is not told": Mistake(f"{LOST} shard", {"f.lost = f.lost + 1": ""}),
+    "the cache is kept": Mistake(f"{LOST} rollback", change=keep_the_cache),
+    "a call that was given up is forgotten": Mistake(LOST, change=forget_debts),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    """A walk finds each wrong design."""
+    mistake = MISTAKES[name]
+    with pytest.raises(BrokenPromiseError):
+        for seed in range(300):
+            with pytest.MonkeyPatch.context() as patch:
+                if mistake.change:
+                    mistake.change(patch)
+                Walk(seed, patch, mistake.wrong, mistake.faults).run()
