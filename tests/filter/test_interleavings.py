@@ -1,13 +1,15 @@
 """Calls, faults and losses in random orders: no item is lost, and without a loss each is new exactly once."""
 
+import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.filter.steps import Steps
 from tests.support.callers import BrokenPromiseError, Walk
+from tests.support.script_replay import replay
+from tests.support.servers import Server
 
 LOST = "request reply late"
 
@@ -43,10 +45,6 @@ def forget_debts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BloomFilter, "_settle", change)
 
 
-def keep_the_number(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Steps, "note", lambda self, record: self.__dict__.setdefault("record", record) and None)
-
-
 MISTAKES = {
     "a repeated call is executed again": Mistake(LOST, {"if last == answered then": "if true then"}),
     "the record is not written": Mistake(LOST, {"count, ARGV[3], ARGV[4] .. flags)": "count)"}),
@@ -66,9 +64,22 @@ MISTAKES = {
 def test_mistakes(name: str) -> None:
     """A walk finds each wrong design."""
     mistake = MISTAKES[name]
-    with pytest.raises(BrokenPromiseError):
+
+    def walk_about() -> None:
         for seed in range(300):
             with pytest.MonkeyPatch.context() as patch:
                 if mistake.change:
                     mistake.change(patch)
                 Walk(seed, patch, mistake.wrong, mistake.faults).run()
+
+    with pytest.raises(BrokenPromiseError):
+        walk_about()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_replay(server: Server, seed: int) -> None:
+    """The scripts have the same replies and leave the same data on a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        (walk := Walk(seed, patch, faults=LOST)).run()
+    with server.client() as client:
+        assert list(replay(client, walk.server.recorded, f"test:{uuid.uuid4().hex}:".encode())) == []

@@ -21,6 +21,7 @@ from scrapy_bloom.runtime import Runtime
 from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.support.script_server import ScriptServer
 
+KEY = "{k}"
 ITEMS = [b"item %d" % number for number in range(10)]
 # The filter grows twice with these items, and calls none of them seen by chance.
 SMALL: dict[str, Any] = {"capacity": 3, "error_rate": 1e-12, "retry_timeout": 0}
@@ -87,15 +88,15 @@ class Walk:
         self, seed: int, patch: pytest.MonkeyPatch, wrong: dict[str, str] | None = None, faults: str = ""
     ) -> None:
         self._draw, self._wrong, self._faults = random.Random(seed), wrong or {}, faults.split()
-        self.server, self.late = ScriptServer(), list[tuple[Any, ...]]()
+        self.server, self.late = ScriptServer(is_recording=True), list[tuple[Any, ...]]()
         self._scripts: dict[str, str] = {}
         self._clock, self._is_calm = Clock(), True
         self._lines = [Line(self) for _ in range(3)]
         lines = iter(self._lines)
         patch.setattr(bloom_filter, "hold", lambda _: next(lines))
         patch.setattr(BloomFilter, "_runtime", self._clock)
-        self._callers = [BloomFilter(redis.Redis(), "k", **SMALL) for _ in self._lines]
-        # How often each item was new to a caller; whether there was a loss, and the callers that may not know of it yet.
+        self._callers = [BloomFilter(redis.Redis(), KEY, **SMALL) for _ in self._lines]
+        # How often each item was new to a caller; whether there was a loss, and the callers that may not know of it.
         self._new, self._has_lost, self._unaware = Counter[bytes](), False, set[int]()
         self._snapshot = self.server.copy(), self._new.copy()
 
@@ -189,9 +190,9 @@ class Walk:
             for line in self._lines:
                 line.is_broken = True
         elif loss == "filter":
-            self.server.call("DEL", "k")
+            self.server.call("DEL", KEY)
         else:
-            names = sorted(name for name in self.server._values if name.startswith(b"{k}"))
+            names = sorted(name for name in self.server._values if name.startswith(b"{k}:"))
             self.server.call("DEL", self._draw.choice(names or [b"none"]))
         self._has_lost = True
         self._unaware = set(range(len(self._callers)))
@@ -199,15 +200,15 @@ class Walk:
             self._new[item] *= self._knows(item)
 
     def _is_missing(self) -> bool:
-        state = self.server.call("HGET", "k", "state") or b""
-        return bool(self.server.eval(_MISSING, ["k"], [state.partition(b" ")[0]]))
+        state = self.server.call("HGET", KEY, "state") or b""
+        return bool(self.server.eval(_MISSING, [KEY], [state.partition(b" ")[0]]))
 
     def _knows(self, item: bytes) -> bool:
-        state, secret = self.server.call("HMGET", "k", "state", "secret")
+        state, secret = self.server.call("HMGET", KEY, "state", "secret")
         if state is None:
             return False
         digest = self._callers[0].parameters.hasher(secret)(item)
-        return bool(self.server.eval(_HAS, ["k"], [state.partition(b" ")[0], digest])[0] == b"1")
+        return bool(self.server.eval(_HAS, [KEY], [state.partition(b" ")[0], digest])[0] == b"1")
 
     def _require(self, holds: object, text: str) -> None:
         if not holds:
