@@ -20,7 +20,7 @@ from scrapy_bloom import engine
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, plain_or, uncached_fingerprints
+from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, in_bytes, plain_or
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -275,16 +275,15 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return False
         mark = self.mark_of(request, self._run)
         bloom = self._filter or self.filter  # nearly always open, which saves the property's call
-        if bloom.is_cached(mark):
-            return True
         try:
-            is_new = bloom.add(mark)
+            if not bloom.add(mark):
+                return True
         except BloomError as error:
             self.end_crawl(error)
             return False
         if self.report is not None:
             self.report.update()
-        return not is_new
+        return False
 
     @cached_property
     def mark_of(self) -> Marks:
@@ -378,11 +377,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @cached_property
     def fingerprint_of(self) -> Callable[[Request], bytes]:
         """The function from a request to its fingerprint, chosen at the first use."""
+        make, is_scrapys = in_bytes(self.request_fingerprint), self._is_scrapys()
         if self._has_users_code():
-            return uncached_fingerprints(self.request_fingerprint)
-        is_scrapys = self._is_scrapys()
-        keys = engine.FINGERPRINTED_META if is_scrapys else ()
-        return uncached_fingerprints(plain_or(self.request_fingerprint, is_scrapys=is_scrapys, meta_keys=keys))
+            return make
+        return plain_or(make, is_scrapys=is_scrapys, meta_keys=engine.FINGERPRINTED_META if is_scrapys else ())
 
     def _is_scrapys(self) -> bool:
         return type(self._fingerprinter) is RequestFingerprinter

@@ -39,7 +39,7 @@ KEY_META, ALWAYS_META = "bloom_key", "bloom_always"
 # Text before a bloom_key, so that no URL has its fingerprint.
 _KEY_PREFIX = "bloom_key:"
 
-Compute = Callable[[Request], str | bytes]
+Compute = Callable[[Request], bytes]
 
 
 def _fingerprint_of_key(request: Request) -> bytes:
@@ -71,7 +71,7 @@ def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()
     head = b'{"body": "", %b"method": "GET", "url": "' % (b'"headers": {}, ' if is_scrapys else b"")
     split, has_none_of_the_keys = _PLAIN.fullmatch, frozenset(meta_keys).isdisjoint
 
-    def compute(request: Request) -> str | bytes:
+    def compute(request: Request) -> bytes:
         if (
             request.method == "GET"
             and not request.body
@@ -81,11 +81,11 @@ def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()
             return sha1(head + plain[1].encode() + b'"}', usedforsecurity=False).hexdigest().encode()
         return make(request)
 
-    return compute if all(compute(each) == as_bytes(make(each)) for each in map(Request, _PROBES)) else make
+    return compute if all(compute(each) == make(each) for each in map(Request, _PROBES)) else make
 
 
-def uncached_fingerprints(make: Compute) -> Callable[[Request], bytes]:
-    """Return a function that computes each fingerprint with `make`."""
+def in_bytes(make: Callable[[Request], str | bytes]) -> Compute:
+    """Return a function with the results of `make` as bytes."""
     return lambda request: as_bytes(make(request))
 
 
@@ -105,7 +105,7 @@ class Marks(TwoGenerationCache[str, bytes]):
 
     def __init__(
         self,
-        fingerprint_of: Callable[[Request], bytes],
+        fingerprint_of: Compute,
         size: int,
         always: Collection[re.Pattern[str]] = (),
         meta_keys: Collection[str] = (),
@@ -127,7 +127,7 @@ class Marks(TwoGenerationCache[str, bytes]):
         # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
         has_key = KEY_META in meta and "redirect_times" not in meta
         mark = _fingerprint_of_key(request) if has_key else self._fingerprint_of(request)
-        if self.is_always_new(request):
+        if (self._always or ALWAYS_META in meta) and self.is_always_new(request):
             return mark + run
         if is_url and len(url) <= _MAX_LENGTH:
             self.put(url, mark)

@@ -229,8 +229,9 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        encoded = _as_item(item)
-        if self.is_cached(encoded):
+        encoded = item if type(item) is bytes else _as_item(item)
+        if self._cache.get(encoded) and self._runtime.monotonic() < self._cache_until:
+            self.counters.cache_hits += 1
             return False
         with self._lock:
             self._begin()
@@ -244,7 +245,7 @@ class BloomFilter:
             item: bytes, or text, which is encoded in UTF-8.
 
         Returns:
-            True counts as a cache hit. False says nothing about the filter.
+            False says nothing about the filter.
 
         Raises:
             TypeError: the item is neither bytes nor text.
@@ -257,11 +258,7 @@ class BloomFilter:
             (True, False)
             >>> bloom.clear()
         """
-        key = item if type(item) is bytes else _as_item(item)
-        if not self._cache.get(key) or self._runtime.monotonic() >= self._cache_until:
-            return False
-        self.counters.cache_hits += 1
-        return True
+        return bool(self._cache.get(_as_item(item))) and self._runtime.monotonic() < self._cache_until
 
     def add_many(self, items: Iterable[Item]) -> list[bool]:
         """Add items in batches of 500, each in one round trip.

@@ -12,7 +12,7 @@ from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from scrapy_bloom.engine import FINGERPRINTED_META
-from scrapy_bloom.fingerprints import _PLAIN, _PROBES, Compute, Marks, plain_or, uncached_fingerprints
+from scrapy_bloom.fingerprints import _PLAIN, _PROBES, Compute, Marks, in_bytes, plain_or
 from tests.support.real_links import links
 
 KINDS = [Request, FormRequest, JsonRequest]
@@ -44,8 +44,8 @@ ALIKE = [
 ]
 
 MAKERS = {
-    "scrapy-redis": lambda request: RFPDupeFilter.request_fingerprint(None, request),
-    "scrapy": fingerprint,
+    "scrapy-redis": in_bytes(lambda request: str(RFPDupeFilter.request_fingerprint(None, request))),
+    "scrapy": in_bytes(lambda request: fingerprint(request).hex()),
 }
 
 
@@ -54,9 +54,8 @@ MAKERS = {
 def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Request]) -> None:
     """With any cache size, and very similar requests, each request has its own fingerprint."""
     make = MAKERS[maker]
-    plain = uncached_fingerprints(make)
-    remembered = Marks(plain, size)
-    assert [remembered(request, b"run") for request in met] == [plain(request) for request in met]
+    remembered = Marks(make, size)
+    assert [remembered(request, b"run") for request in met] == [make(request) for request in met]
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -64,10 +63,9 @@ def test_remembered_is_what_would_be_made(maker: str, size: int, met: list[Reque
 def test_what_is_alike_is_told_apart(maker: str, met: list[Request]) -> None:
     """Requests that differ in method, URL or body alone are never confused, with all of them cached."""
     make = MAKERS[maker]
-    plain = uncached_fingerprints(make)
-    remembered = Marks(plain, 1000)
+    remembered = Marks(make, 1000)
     for _ in range(2):
-        assert [remembered(request, b"run") for request in met] == [plain(request) for request in met]
+        assert [remembered(request, b"run") for request in met] == [make(request) for request in met]
 
 
 def test_the_same_request_is_made_once() -> None:
@@ -78,7 +76,7 @@ def test_the_same_request_is_made_once() -> None:
         made.append(request.url)
         return request.url
 
-    remembered = Marks(uncached_fingerprints(make), 10)
+    remembered = Marks(in_bytes(make), 10)
     for _ in range(3):
         for url in ("http://a.test/", "http://b.test/"):
             remembered(Request(url), b"")
@@ -90,7 +88,7 @@ def test_the_same_request_is_made_once() -> None:
 # The fingerprints that are made for plain URLs: how they are made by others, and what `plain_or` is told of them.
 PLAIN: dict[str, tuple[Compute, dict[str, Any]]] = {
     "scrapy-redis": (MAKERS["scrapy-redis"], {"is_scrapys": False}),
-    "scrapy": (lambda request: fingerprint(request).hex(), {"is_scrapys": True, "meta_keys": FINGERPRINTED_META}),
+    "scrapy": (MAKERS["scrapy"], {"is_scrapys": True, "meta_keys": FINGERPRINTED_META}),
 }
 every_plain = pytest.mark.parametrize(("make", "told"), PLAIN.values(), ids=PLAIN)
 # What canonicalize_url, Request or both change, or refuse.
@@ -115,7 +113,7 @@ near_misses = st.builds(spoiled, plain_urls, st.sampled_from(TRAPS), st.integers
 def outcome(make: Compute, request: Request) -> bytes | type[ValueError]:
     """Return a fingerprint, or the class of the error in its place."""
     try:
-        return uncached_fingerprints(make)(request)
+        return make(request)
     except ValueError as error:
         return type(error)
 
@@ -152,7 +150,7 @@ def test_plain_fingerprints_are_made_without_theirs(make: Compute, told: dict[st
     """The links of a real site are plain; requests with a method, a body or an escape are left to others."""
     left: list[str] = []
 
-    def noted(request: Request) -> str | bytes:
+    def noted(request: Request) -> bytes:
         left.append(request.url)
         return make(request)
 
@@ -172,7 +170,7 @@ def test_plain_fingerprints_are_made_without_theirs(make: Compute, told: dict[st
 def test_another_fingerprint_of_a_plain_url(probe: str, make: Compute, told: dict[str, Any]) -> None:
     """If others make another fingerprint of one plain URL, they make all: another version has other canonical URLs."""
 
-    def changed(request: Request) -> str | bytes:
+    def changed(request: Request) -> bytes:
         return make(request.replace(url="http://a.test/") if request.url == probe else request)
 
     assert plain_or(changed, **told) is changed
