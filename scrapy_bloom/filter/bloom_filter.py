@@ -556,7 +556,7 @@ class BloomFilter:
         record, *news = [self._steps.next + reply] if isinstance(reply, bytes) else reply
         result = record.split(b" ", 2)[2]
         flags = bytes([_NEW]) * len(result) if call.is_partial else result
-        found = set(compress(call.items, map(_NEW.__eq__, flags))) if _NEW in flags else set()
+        found = {item for item, flag in zip(call.items, flags, strict=True) if flag == _NEW}
         if call.script is _ADD:
             self._owed |= found
         # An interrupt from here on leaves an unsettled call, whose items are owed already.
