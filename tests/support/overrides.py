@@ -73,7 +73,7 @@ METHODS: dict[str, Fates] = {
         "item_key": (CALLED, CALLED),
     },
 }
-# Only versions of Scrapy before 2.13 call it.
+# Only older versions of Scrapy call it.
 OF_OLD_SCRAPY = {"start_requests"}
 # Those that a subclass sets to other values, by their fate under BloomScheduler.
 ATTRIBUTES: dict[str, dict[str, str]] = {
