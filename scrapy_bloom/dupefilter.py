@@ -365,7 +365,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                 warn_of_deleted_requests(waiting, queue, is_shared=self._is_shared)
 
     def _open(self, flush: bool) -> BloomFilter:
-        return BloomFilter.with_parameters(
+        bloom = BloomFilter.with_parameters(
             self.server,
             self.key,
             self.parameters(),
@@ -373,6 +373,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             retry_timeout=self.config.retry_timeout,
             flush=flush,
         )
+        if self._crawler is not None:  # spiders that start over when they are idle may delete the key
+            self._crawler.signals.connect(bloom.revalidate, signals.spider_idle)
+        return bloom
 
     @cached_property
     def fingerprint_of(self) -> Callable[[Request], bytes]:

@@ -311,7 +311,7 @@ class BloomFilter:
             return results
         except BaseException:
             owed |= new
-            self.forget_cached()
+            self._forget_cached()
             raise
 
     def __contains__(self, item: Item) -> bool:
@@ -402,7 +402,7 @@ class BloomFilter:
             self._begin()
             parts = _parts([*dict.fromkeys(batch)])
             forgotten = {item for part in parts for item in self._settle(_Numbered(_FORGET, part))}
-            self.forget_cached()
+            self._forget_cached()
             return [item in forgotten for item in batch]
 
     def info(self) -> FilterInfo:
@@ -451,7 +451,7 @@ class BloomFilter:
                     break
             self._id = ""
             self._owed.clear()
-            self.forget_cached()
+            self._forget_cached()
 
     def close(self) -> None:
         """Delete the record of this caller, which is pruned later otherwise, and close its connection.
@@ -478,19 +478,25 @@ class BloomFilter:
                 if self._held is not None:
                     self._held.close()
 
-    def forget_cached(self) -> None:
-        """Clear the cache: the next lookup of each item asks the filter.
+    def revalidate(self) -> None:
+        """Let the next call ask the filter, even about an item in the cache.
 
-        Use it after other processes may have replaced the filter.
+        The cache stays, unless the filter was replaced, or has lost or forgotten items.
 
         Example:
             >>> bloom = BloomFilter(client, "pages")
             >>> _ = bloom.add("a")
-            >>> bloom.forget_cached()
-            >>> bloom.is_cached("a"), "a" in bloom
-            (False, True)
+            >>> _ = client.delete("pages")
+            >>> bloom.add("a")
+            False
+            >>> bloom.revalidate()
+            >>> bloom.add("a")
+            True
             >>> bloom.clear()
         """
+        self._cache_until = -math.inf
+
+    def _forget_cached(self) -> None:
         self._clearings += 1
         self._cache.clear()
 
@@ -514,7 +520,7 @@ class BloomFilter:
             self._begin_process()
         if self._runtime.monotonic() >= self._layers_until:
             self._layers_until = math.inf
-            self.forget_cached()
+            self._forget_cached()
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
         """Return for each item whether the filter has it."""
@@ -627,7 +633,7 @@ class BloomFilter:
             self._lost_id, self._steps = self._id, Steps()
             idle, ttl = self._runtime.monotonic() - self._contact, self.parameters.ttl
             if ttl and idle > _EXPIRY_MARGIN * ttl:
-                self.forget_cached()
+                self._forget_cached()
             else:
                 self._lose(_LOST, self.key)
         self._id = new_id
@@ -646,7 +652,7 @@ class BloomFilter:
             if not is_first and self._counts[1] > before[1]:
                 self._lose(_LOST_SHARDS, self.key, self._counts[1] - before[1])
             elif self._counts != before:
-                self.forget_cached()
+                self._forget_cached()
         self._note_contact()
 
     def _note_contact(self) -> None:
@@ -655,12 +661,12 @@ class BloomFilter:
         self._cache_until = min(self._contact + CACHE_SECONDS, self._layers_until)
         if self._held is not None and self._held.made != self._made:
             self._made = self._held.made
-            self.forget_cached()
+            self._forget_cached()
 
     def _lose(self, text: str, *arguments: object) -> None:
         self.counters.losses += 1
         self._warnings.warn(text, *arguments)
-        self.forget_cached()
+        self._forget_cached()
 
     def _send(self, script: Script, *args: Any) -> Any:
         return self._execute(lambda: script.call(self._server, [self.key], args))

@@ -34,7 +34,7 @@ def pages(client: redis.Redis, key: str) -> BloomRFPDupeFilter:
 
 def seen(pages: BloomRFPDupeFilter, *urls: str) -> list[bool]:
     """Return for each page whether it is seen, as a worker with an empty cache finds it; add the new ones."""
-    pages.filter.forget_cached()
+    pages.filter.revalidate()
     return [pages.request_seen(Request(url)) for url in urls]
 
 

@@ -11,7 +11,7 @@ from tests.filter.conftest import CONNECTIONS, Make
 from tests.support.selection import long_unless
 
 ITEMS = st.lists(st.sampled_from([f"item {number}" for number in range(30)]), max_size=15)
-CALLS = st.lists(st.tuples(st.sampled_from(["add_many", "contains_many", "forget_many", "forget_cached"]), ITEMS))
+CALLS = st.lists(st.tuples(st.sampled_from(["add_many", "contains_many", "forget_many", "revalidate"]), ITEMS))
 
 
 def test_text_is_its_utf8(make: Make) -> None:
@@ -111,8 +111,8 @@ def test_it_answers_as_a_set(make: Make, calls: list[tuple[str, list[str]]]) -> 
     known: set[str] = set()
     for number, (name, items) in enumerate(calls):
         bloom = both[number % len(both)]
-        if name == "forget_cached":
-            bloom.forget_cached()
+        if name == "revalidate":
+            bloom.revalidate()
             continue
         for each in both:
             # The caches of others learn of a forgotten item with their next round trip.

@@ -72,6 +72,23 @@ def test_forgotten_by_another(client: redis.Redis, key: str) -> None:
     assert one.add("a")
 
 
+@pytest.mark.parametrize("idles", [True, False])
+def test_a_cached_item_is_asked_again(
+    client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch, idles: bool
+) -> None:
+    """A filter that was deleted is noticed by the first check after `revalidate`, or after 10 seconds."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("a")
+    client.delete(key)
+    if idles:
+        bloom.revalidate()
+    else:
+        now = bloom._runtime.monotonic
+        monkeypatch.setattr(type(bloom._runtime), "monotonic", staticmethod(lambda: now() + 10))
+    assert bloom.add("a")
+    assert bloom.counters.losses == 1
+
+
 def test_a_rollback(client: Any, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A server that went back to an earlier state lacks the caller's last number: the cache is emptied."""
     bloom = BloomFilter(client, key, **SMALL)

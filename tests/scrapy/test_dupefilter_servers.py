@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis
+from scrapy import signals
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, MismatchError
 from tests.support.dupefilters import KEY, WAYS, crawler_of, keys_of, lose, said, seen
@@ -46,6 +47,18 @@ def test_connection(server: Server, key: str, db: int, settings: Callable[[Serve
 
 
 # Faults in the middle of a crawl.
+
+
+def test_a_key_that_was_deleted_while_the_spider_is_idle(valkey: Server, key: str) -> None:
+    """Spiders that start over may delete the key: the next check notices it, with all links in the cache."""
+    crawler = crawler_of(valkey, **{KEY: key})
+    dupefilter = BloomRFPDupeFilter.from_spider(crawler.spider)
+    assert seen(dupefilter, 1, 1) == [False, True]
+    with valkey.client() as client:
+        client.delete(key)
+    crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+    assert seen(dupefilter, 1, 1) == [False, True]
+    end(crawler)
 
 
 def test_each_loss_is_told(valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
