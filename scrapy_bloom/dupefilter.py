@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import cached_property
-from inspect import getattr_static
+from inspect import getattr_static, unwrap
 from typing import Any, ClassVar, Self
 
 from scrapy import Request, Spider, signals
@@ -65,18 +65,17 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     """
 
     _runtime: ClassVar[Runtime] = RUNTIME
+    # Here, since the __init__ of a subclass may not call this one.
+    config = _DEFAULTS
+    report: CrawlReporter | None = None
+    persist = _is_shared = _has_ended = False
+    _crawler: Crawler | None = None
+    _fingerprinter: RequestFingerprinterProtocol | None = None
+    _filter: BloomFilter | None = None
 
     def __init__(self, server: Any, key: str, debug: bool = False) -> None:
         super().__init__(server, key, debug)
-        self.config = _DEFAULTS
-        self.persist = self._is_shared = False
-        self.report: CrawlReporter | None = None
-        self._crawler: Crawler | None = None
-        self._fingerprinter: RequestFingerprinterProtocol | None = None
         self._take_settings()
-        self._filter: BloomFilter | None = None
-        self._has_ended = False
-        self._run = self._runtime.token_hex(8).encode()
 
     @classmethod
     @engine.reports_at_exit()
@@ -112,6 +111,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             A dupefilter with an open filter.
         """
+        if getattr_static(cls, "from_settings") is not getattr_static(BloomRFPDupeFilter, "from_settings"):
+            return cls.from_settings(crawler.settings)  # as scrapy-redis does
         settings, spider = crawler.settings, crawler.spider or crawler.spidercls
         self = cls._build(settings, crawler, lambda _: FilterKey.of_process(settings, spider))
         if not self.persist and not settings.get("SCHEDULER_DUPEFILTER_KEY"):
@@ -171,8 +172,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Raises:
             ConfigError: a setting is invalid, or a subclass has a `request_seen` that does not use the filter.
         """
-        own: Any = cls.request_seen
-        if own is not BloomRFPDupeFilter.request_seen and not {"request_seen", "filter"} & {*own.__code__.co_names}:
+        names = getattr(getattr(unwrap(cls.request_seen), "__code__", None), "co_names", ())  # none of a property
+        if "server" in names and "request_seen" not in names and ("filter" not in names or "sadd" in names):
             raise ConfigError(
                 f"DUPEFILTER_CLASS = '{cls.__module__}.{cls.__qualname__}': its own request_seen calls neither the "
                 "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
@@ -236,15 +237,17 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _take_settings(self) -> None:
         """Take the settings of the crawl in which the constructor is called, if the crawls of this process agree."""
         crawlers = engine.crawlers()
-        found = {
-            (BloomSettings.from_settings(each.settings), each.settings["REQUEST_FINGERPRINTER_CLASS"])
-            for each in crawlers
-        }
-        if len(found) == 1:
-            ((self.config, _),) = found
-            self._fingerprinter = chosen_fingerprinter(crawlers[0].settings, crawlers[0])
         if len(crawlers) == 1:
             self._crawler = crawlers[0]
+            self.config = BloomSettings.from_settings(self._crawler.settings)
+            self._fingerprinter = chosen_fingerprinter(self._crawler.settings, self._crawler)
+            return
+        found = set()
+        for each in crawlers:
+            with contextlib.suppress(ConfigError):  # it may be that of another crawl
+                found.add((BloomSettings.from_settings(each.settings), chosen_fingerprinter(each.settings, each)))
+        if len(found) == 1:
+            ((self.config, self._fingerprinter),) = found
 
     @property
     def filter(self) -> BloomFilter:
@@ -257,6 +260,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
                     self.key,
                     f"{self.config.capacity:,}",
                 )
+            self.config.refuse_queue_options()
             self._filter = self._open(flush=False)
         return self._filter
 
@@ -273,10 +277,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         """
         if self._has_ended:
             return False
-        mark = self.mark_of(request, self._run)
-        bloom = self._filter or self.filter  # nearly always open, which saves the property's call
         try:
-            if not bloom.add(mark):
+            bloom = self._filter or self.filter  # nearly always open, which saves the property's call
+            if not bloom.add(self.mark_of(request, self._run)):
                 return True
         except BloomError as error:
             self.end_crawl(error)
@@ -284,6 +287,10 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if self.report is not None:
             self.report.update()
         return False
+
+    @cached_property
+    def _run(self) -> bytes:
+        return self._runtime.token_hex(8).encode()
 
     @cached_property
     def mark_of(self) -> Marks:
@@ -300,9 +307,16 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         Returns:
             The fingerprint in hexadecimal.
         """
-        if self._fingerprinter is not None:
-            return self._fingerprinter.fingerprint(request).hex()
-        return str(super().request_fingerprint(request))
+        if self._fingerprinter is None:
+            return str(super().request_fingerprint(request))
+        made = self._fingerprinter.fingerprint(request)
+        if not isinstance(made, bytes):
+            kind = type(self._fingerprinter)
+            raise ConfigError(
+                f"REQUEST_FINGERPRINTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its fingerprint returned "
+                f"{made!r} for {request}; return bytes"
+            )
+        return made.hex()
 
     def log(self, request: Request, spider: Spider) -> None:
         """Log a dropped request and count it, as Scrapy's own dupefilter does.
@@ -380,7 +394,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @cached_property
     def fingerprint_of(self) -> Callable[[Request], bytes]:
         """The function from a request to its fingerprint, chosen at the first use."""
-        make, is_scrapys = in_bytes(self.request_fingerprint), self._is_scrapys()
+        label = f"DUPEFILTER_CLASS = '{type(self).__module__}.{type(self).__qualname__}': its request_fingerprint"
+        make, is_scrapys = in_bytes(self.request_fingerprint, label), self._is_scrapys()
         if self._has_users_code():
             return make
         return plain_or(make, is_scrapys=is_scrapys, meta_keys=engine.FINGERPRINTED_META if is_scrapys else ())
@@ -393,8 +408,9 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self._has_users_method() or not (self._fingerprinter is None or self._is_scrapys())
 
     def _has_users_method(self) -> bool:
-        """Return whether `request_fingerprint` is overridden by a subclass, or set on the instance."""
-        return getattr_static(self, "request_fingerprint") is not BloomRFPDupeFilter.request_fingerprint
+        """Return whether a class other than ours and scrapy-redis's, or the instance, has a `request_fingerprint`."""
+        of_classes = [found for kind in type(self).__mro__ if (found := vars(kind).get("request_fingerprint"))]
+        return of_classes != _STOCK or "request_fingerprint" in vars(self)
 
     def parameters(self) -> FilterParameters:
         """Return the filter's parameters, which all workers must agree on.
@@ -429,3 +445,6 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         if not self._has_ended:
             self._has_ended = True
             engine.end_crawl(self._crawler, error, self._runtime)
+
+
+_STOCK = [BloomRFPDupeFilter.request_fingerprint, RFPDupeFilter.request_fingerprint]

@@ -187,8 +187,7 @@ def crawlers() -> list[Crawler]:
     """
     spiders = [spider for kind, live in [*live_refs.items()] if issubclass(kind, Spider) for spider in [*live]]
     found = [crawler for spider in spiders if (crawler := getattr(spider, "crawler", None)) and crawler.crawling]
-    engines = [(crawler, engine) for crawler in found if (engine := _engine(crawler)) is not None]
-    return [each for each, engine in engines if not engine.running] or [each for each, _ in engines]
+    return [each for each in found if not getattr(_engine(each), "running", False)] or found
 
 
 def is_closing(crawler: Crawler) -> bool:

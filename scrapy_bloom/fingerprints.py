@@ -1,5 +1,6 @@
 """What a request counts as in the filter: its fingerprint, or what its meta says."""
 
+import logging
 import re
 from collections.abc import Callable, Collection
 from hashlib import sha1
@@ -12,7 +13,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.text import as_bytes
+from scrapy_bloom.text import LimitedWarnings, as_bytes
 
 # Longer URLs are not cached, which bounds the memory.
 _MAX_LENGTH = 1000
@@ -36,25 +37,14 @@ _PROBES = (
 
 # Keys of a request's meta, by which a spider says what a request counts as.
 KEY_META, ALWAYS_META = "bloom_key", "bloom_always"
+# The key in a request's meta with the `bloom_key` and the URL for which it was set.
+_ORIGIN = "bloom_key_of"
 # Text before a bloom_key, so that no URL has its fingerprint.
 _KEY_PREFIX = "bloom_key:"
+_BAD_META = "meta[%r] = %r of %s: must be %s; it does not count, and the request counts as its URL"
+_warnings = LimitedWarnings(logging.getLogger(__name__))
 
 Compute = Callable[[Request], bytes]
-
-
-def _fingerprint_of_key(request: Request) -> bytes:
-    """Return the SHA-1 of a request's `bloom_key`, in hexadecimal as other fingerprints.
-
-    Raises:
-        ConfigError: the key is empty or no text.
-    """
-    key = request.meta[KEY_META]
-    if not key or not isinstance(key, str):
-        raise ConfigError(
-            f"meta[{KEY_META!r}] = {key!r} of {request}: must be text that is not empty; set text, or remove the key, "
-            "and the request counts as its URL"
-        )
-    return sha1((_KEY_PREFIX + key).encode(errors="surrogatepass"), usedforsecurity=False).hexdigest().encode()
 
 
 def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()) -> Compute:
@@ -84,16 +74,27 @@ def plain_or(make: Compute, *, is_scrapys: bool, meta_keys: Collection[str] = ()
     return compute if all(compute(each) == make(each) for each in map(Request, _PROBES)) else make
 
 
-def in_bytes(make: Callable[[Request], str | bytes]) -> Compute:
-    """Return a function with the results of `make` as bytes."""
-    return lambda request: as_bytes(make(request))
+def in_bytes(make: Callable[[Request], str | bytes], label: str) -> Compute:
+    """Return a function with the results of `make` as bytes.
+
+    It raises a ConfigError, with this label of the user's code, for a result of another type.
+    """
+
+    def compute(request: Request) -> bytes:
+        made = make(request)
+        if not isinstance(made, (str, bytes)):
+            raise ConfigError(f"{label}: returned {made!r} for {request}; return the fingerprint as str or bytes")
+        return as_bytes(made)
+
+    return compute
 
 
 class Marks(TwoGenerationCache[str, bytes]):
     """The items of requests in the filter, of which the last ones are cached by their URLs.
 
     A request counts as its `bloom_key`, or by its fingerprint. So does a page that is always new, together with the
-    run: it is new once in each run, and pages that link to each other end.
+    run: it is new once in each run, and pages that link to each other end. A value of another type is logged as an
+    error, and does not count: an exception here could end or hang the page that led to the request.
 
     Args:
         fingerprint_of: computes a fingerprint.
@@ -115,36 +116,38 @@ class Marks(TwoGenerationCache[str, bytes]):
         self._keys = frozenset((KEY_META, ALWAYS_META, *meta_keys))
 
     def __call__(self, request: Request, run: bytes) -> bytes:
-        """Return the item of a request in a run of the crawl.
-
-        Raises:
-            ConfigError: `bloom_key` or `bloom_always` has a value of another type.
-        """
+        """Return the item of a request in a run of the crawl."""
         url, meta = request.url, request.meta
         is_url = request.method == "GET" and not request.body and self._keys.isdisjoint(meta)
         if is_url and (mark := self._young.get(url) or self.get(url)):
             return mark
-        # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
-        has_key = KEY_META in meta and "redirect_times" not in meta
-        mark = _fingerprint_of_key(request) if has_key else self._fingerprint_of(request)
+        mark = (KEY_META in meta and self._mark_of_key(request)) or self._fingerprint_of(request)
         if (self._always or ALWAYS_META in meta) and self.is_always_new(request):
             return mark + run
         if is_url and len(url) <= _MAX_LENGTH:
             self.put(url, mark)
         return mark
 
-    def is_always_new(self, request: Request) -> bool:
-        """Return whether a request is new in each run, by its `bloom_always` or by its URL.
+    def _mark_of_key(self, request: Request) -> bytes:
+        """Return the SHA-1 of a request's `bloom_key` in hexadecimal, or nothing if it does not count."""
+        meta = request.meta
+        key = meta[KEY_META]
+        if not key or not isinstance(key, str):
+            _warnings.warn(_BAD_META, KEY_META, key, request, "text that is not empty", level=logging.ERROR)
+            return b""
+        # A redirect keeps the meta: its target counts as its URL, and would otherwise be a repeat of the page before.
+        if meta.setdefault(_ORIGIN, [key, request.url])[0] != key:
+            meta[_ORIGIN] = [key, request.url]
+        if meta[_ORIGIN][1] != request.url:
+            return b""
+        return sha1((_KEY_PREFIX + key).encode(errors="surrogatepass"), usedforsecurity=False).hexdigest().encode()
 
-        Raises:
-            ConfigError: `bloom_always` is neither True nor False.
-        """
+    def is_always_new(self, request: Request) -> bool:
+        """Return whether a request is new in each run, by its `bloom_always` or by its URL."""
         always = request.meta.get(ALWAYS_META, False)
         if not isinstance(always, bool):
-            raise ConfigError(
-                f"meta[{ALWAYS_META!r}] = {always!r} of {request}: must be True or False; set one, or remove the key"
-            )
-        return always or any(pattern.search(request.url) for pattern in self._always)
+            _warnings.warn(_BAD_META, ALWAYS_META, always, request, "True or False", level=logging.ERROR)
+        return always is True or any(pattern.search(request.url) for pattern in self._always)
 
 
 def chosen_fingerprinter(settings: BaseSettings, crawler: Crawler | None) -> RequestFingerprinterProtocol | None:

@@ -369,7 +369,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             False if the request is a known repeat, else True. A repeat that only Redis knows is dropped later, with the
             signal `request_dropped`.
         """
-        fingerprint = self._mark_of(request)  # by the user's code, whose error is that of this request alone
+        try:
+            fingerprint = self._mark_of(request)
+        except BloomError as error:  # any other error of the user's code is that of this request alone
+            self._fail(error)
+            return False
         try:
             if fingerprint is not None and self._worker.is_repeat(fingerprint):
                 self._report.counters.cache_hits += 1

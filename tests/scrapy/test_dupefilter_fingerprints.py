@@ -1,6 +1,7 @@
 """The fingerprints of a dupefilter, and its answers by them; `test_golden_fingerprints` has those by default."""
 
 import hashlib
+import logging
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError
+from scrapy_bloom import BloomRFPDupeFilter, ConfigError, MismatchError, fingerprints
+from scrapy_bloom.text import LimitedWarnings
 from tests.support.dupefilters import KEY, Way, crawler_of, every_way, page, parameters_of, with_key
 from tests.support.in_process import ShopSpider, start
 from tests.support.servers import Server
@@ -158,10 +160,17 @@ def test_key_in_the_meta(settings: dict[str, Any], valkey: Server, key: str) -> 
 
 
 def test_target_of_a_redirect(valkey: Server, key: str) -> None:
-    """A redirect keeps the meta, and its target counts as its URL: it is no repeat of the page that led to it."""
+    """A redirect keeps the meta, and its target counts as its URL: it is no repeat of the page that led to it.
+
+    Another key, set by the callback of a redirected page, counts.
+    """
     dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}))
-    metas = {"bloom_key": "a"}, {"bloom_key": "a", "redirect_times": 1}, {"bloom_key": "b", "redirect_times": 1}
-    assert [dupefilter.request_seen(page(1).replace(meta=meta)) for meta in metas] == [False, False, True]
+    first = page(1).replace(meta={"bloom_key": "a"})
+    assert [dupefilter.request_seen(first), dupefilter.request_seen(first.copy())] == [False, True]
+    target = first.replace(url=page(2).url)
+    assert [dupefilter.request_seen(target), dupefilter.request_seen(page(2))] == [False, True]
+    others = [page(number).replace(meta={**target.meta, "bloom_key": "b"}) for number in (3, 4)]
+    assert [dupefilter.request_seen(request) for request in others] == [False, True]
 
 
 def test_always_in_the_meta(valkey: Server, key: str) -> None:
@@ -176,19 +185,93 @@ def test_always_in_the_meta(valkey: Server, key: str) -> None:
         assert all(map(dupefilter.request_seen, requests))
 
 
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log each error of this test."""
+    monkeypatch.setattr(fingerprints, "_warnings", LimitedWarnings(logging.getLogger("scrapy_bloom")))
+
+
 FAULTY = [("bloom_key", each) for each in (None, 42, b"a", "", ["a"])] + [
     ("bloom_always", each) for each in (None, 1, "")
 ]
 
 
 @pytest.mark.parametrize(("name", "value"), FAULTY)
-def test_faulty_value_in_the_meta(name: str, value: object, valkey: Server, key: str) -> None:
-    """The error names the key, the value, the request and what is allowed, and the next request is checked."""
+@pytest.mark.usefixtures("unlimited")
+def test_faulty_value_in_the_meta(
+    name: str, value: object, valkey: Server, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error names the key, the value, the request and what is allowed, and the request counts as its URL."""
     dupefilter = BloomRFPDupeFilter.from_crawler(crawler_of(valkey, **{KEY: key}))
+    assert not dupefilter.request_seen(page(1).replace(meta={name: value}))
+    assert dupefilter.request_seen(page(1))
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert error.startswith(f"meta[{name!r}] = {value!r} of <GET http://shop.test/1>: must be ")
+
+
+class Forgetful(BloomRFPDupeFilter):
+    """Its fingerprint lacks a `return`."""
+
+    def request_fingerprint(self, request: Request) -> Any:
+        """Return nothing."""
+
+
+class Wrong:
+    """A fingerprinter that returns text."""
+
+    def fingerprint(self, request: Request) -> Any:
+        """Return the URL."""
+        return request.url
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        (Forgetful, {}, "Forgetful': its request_fingerprint: returned None for <GET"),
+        (BloomRFPDupeFilter, {FINGERPRINTER: Wrong}, "Wrong': its fingerprint returned 'http://shop.test/1' for <GET"),
+    ],
+)
+def test_a_fingerprint_of_another_type(
+    kind: type[BloomRFPDupeFilter], settings: dict[str, Any], named: str, valkey: Server, key: str
+) -> None:
+    """It is refused by the class and the method that made it."""
+    dupefilter = kind.from_crawler(crawler_of(valkey, **{KEY: key}, **settings))
     with pytest.raises(ConfigError) as refusal:
-        dupefilter.request_seen(page(1).replace(meta={name: value}))
-    assert str(refusal.value).startswith(f"meta[{name!r}] = {value!r} of <GET http://shop.test/1>: must be ")
-    assert not dupefilter.request_seen(page(1))
+        dupefilter.mark_of(page(1), b"run")
+    assert named in str(refusal.value)
+
+
+class Own(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
+    """A project's dupefilter for scrapy-redis."""
+
+    def request_fingerprint(self, request: Request) -> str:
+        """Tell the pages of a list apart."""
+        return f"{super().request_fingerprint(request)}{request.meta.get('page', '')}"
+
+
+class Mixed(BloomRFPDupeFilter, Own):
+    """The same over our filter."""
+
+
+def test_fingerprint_of_a_second_base(valkey: Server, key: str) -> None:
+    """The fingerprint of a project's class is used and named, also if ours comes first."""
+    dupefilter = Mixed.from_crawler(crawler_of(valkey, **{KEY: key}))
+    requests = [page(1).replace(meta={"page": number}) for number in (1, 2, 1)]
+    assert [dupefilter.request_seen(request) for request in requests] == [False, False, True]
+    assert dupefilter.fingerprint_scheme() == f"{__name__}.Mixed.request_fingerprint"
+
+
+class Bare(BloomRFPDupeFilter):
+    """Its constructor calls no other."""
+
+    def __init__(self, server: Any, key: str, debug: bool = False) -> None:
+        self.server, self.key, self.debug, self.logdupes = server, key, debug, True
+
+
+def test_a_constructor_of_its_own(valkey: Server, key: str) -> None:
+    """A subclass need not call the constructor of its parent."""
+    dupefilter = Bare.from_crawler(crawler_of(valkey, **{KEY: key}))
+    assert [dupefilter.request_seen(page(number)) for number in (1, 2, 1)] == [False, False, True]
 
 
 # By the stored name.

@@ -44,8 +44,8 @@ ALIKE = [
 ]
 
 MAKERS = {
-    "scrapy-redis": in_bytes(lambda request: str(RFPDupeFilter.request_fingerprint(None, request))),
-    "scrapy": in_bytes(lambda request: fingerprint(request).hex()),
+    "scrapy-redis": in_bytes(lambda request: str(RFPDupeFilter.request_fingerprint(None, request)), ""),
+    "scrapy": in_bytes(lambda request: fingerprint(request).hex(), ""),
 }
 
 
@@ -76,7 +76,7 @@ def test_the_same_request_is_made_once() -> None:
         made.append(request.url)
         return request.url
 
-    remembered = Marks(in_bytes(make), 10)
+    remembered = Marks(in_bytes(make, ""), 10)
     for _ in range(3):
         for url in ("http://a.test/", "http://b.test/"):
             remembered(Request(url), b"")

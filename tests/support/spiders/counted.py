@@ -11,7 +11,7 @@ from tests.support.spiders.links import LinksSpider
 
 
 class CountedSpider(LinksSpider):
-    """Counts `/a/1` and `/b/1` as product 1, `/faulty` as no text, and the front page and `/list` as always new."""
+    """Counts `/a/1` and `/b/1` as product 1, `/faulty` as a number, and the front page and `/list` as always new."""
 
     async def start(self) -> AsyncIterator[Request]:
         """Begin with a page that is always new."""
