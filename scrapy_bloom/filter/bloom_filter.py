@@ -72,7 +72,8 @@ class _Numbered:
     """A call of `script` whose result was not used so far.
 
     Attributes:
-        was_sent: an attempt may have been executed.
+        was_sent: an attempt may have been executed, or be executed late.
+        next: the record of the last attempt, without the flags.
         is_partial: an attempt may have been executed in part, as in a cluster's slot that is being moved.
     """
 
@@ -80,6 +81,7 @@ class _Numbered:
     items: list[bytes]
     was_sent: bool = False
     is_partial: bool = False
+    next: bytes = b""
 
 
 class BloomFilter:
@@ -126,6 +128,7 @@ class BloomFilter:
     _steps: Steps
     _unsettled: _Numbered | None
     _held: HeldConnection | None
+    _lock: threading.RLock
 
     def __init__(
         self,
@@ -156,7 +159,6 @@ class BloomFilter:
         self._cache_until = -math.inf  # by the process's clock
         # New items that the filter has, but of which the caller has got no result, perhaps of an interrupted call.
         self._owed: set[bytes] = set()
-        self._lock = threading.RLock()
         if not isinstance(flush, bool):
             raise ConfigError(f"flush = {flush!r}: must be True or False; True deletes the key first")
         self.retry_timeout = settings.RETRY_TIMEOUT.read(retry_timeout)
@@ -233,10 +235,10 @@ class BloomFilter:
         if self._cache.get(encoded) and self._runtime.monotonic() < self._cache_until:
             self.counters.cache_hits += 1
             return False
-        with self._lock:
+        with self._calls():
             self._begin()
             self._settle(_Numbered(_ADD, [encoded]))
-            return self._deliver([encoded], [encoded])[0]
+        return self._deliver([encoded])[0]
 
     def is_cached(self, item: Item) -> bool:
         """Return whether the cache knows, without a round trip, that an item was added.
@@ -281,7 +283,7 @@ class BloomFilter:
             >>> bloom.clear()
         """
         batch = _as_items(items)
-        with self._lock:
+        with self._calls():
             self._begin()
             clearings = self._clearings
             known = self._cache.get if self._runtime.monotonic() < self._cache_until else _unknown
@@ -294,10 +296,13 @@ class BloomFilter:
                     self._settle(_Numbered(_ADD, part))
                 asked += cached
             self.counters.cache_hits += len(batch) - len(asked)
-            return self._deliver(batch, asked)
+        return self._deliver(batch)
 
-    def _deliver(self, items: list[bytes], asked: list[bytes]) -> list[bool]:
-        """Return for each item whether it is owed, which it is no more, and cache those that were asked."""
+    def _deliver(self, items: list[bytes]) -> list[bool]:
+        """Return for each item whether it is owed, which it is no more.
+
+        Not called while the calls are locked: an interrupt as they are unlocked would lose the results.
+        """
         owed = self._owed
         new = owed.intersection(items)
         try:
@@ -305,7 +310,7 @@ class BloomFilter:
             for item in items:
                 results.append(item in owed)
                 owed.discard(item)
-            self._cache.update(asked, True)
+            self._cache.update(new, True)
             self.counters.added += len(new)
             # Inside the `try`: even an interrupt on this line leaves the caller without a result.
             return results
@@ -340,7 +345,7 @@ class BloomFilter:
             >>> bloom.clear()
         """
         batch = _as_items(items)
-        with self._lock:
+        with self._calls():
             self._begin()
             results = [found for part in _parts(batch) for found in self._look_up(part)]
             self._cache.update([*compress(batch, results)], True)
@@ -398,7 +403,7 @@ class BloomFilter:
             >>> bloom.clear()
         """
         batch = _as_items(items)
-        with self._lock:
+        with self._calls():
             self._begin()
             parts = _parts([*dict.fromkeys(batch)])
             forgotten = {item for part in parts for item in self._settle(_Numbered(_FORGET, part))}
@@ -421,7 +426,7 @@ class BloomFilter:
             3
             >>> bloom.clear()
         """
-        with self._lock:
+        with self._calls():
             self._begin()
             while True:
                 status, *reply = self._send(_INFO, self._id)
@@ -442,7 +447,7 @@ class BloomFilter:
             >>> "a" in bloom
             False
         """
-        with self._lock:
+        with self._calls():
             self._begin()
             self.close()
             while not self._send(_DELETE, self._id):  # another filter is there, or none
@@ -468,7 +473,7 @@ class BloomFilter:
             >>> bloom.clear()
         """
         self._warnings.flush()
-        with self._lock:
+        with self._calls():
             field = self._steps.field
             self._steps, self._unsettled = Steps(), None
             try:
@@ -506,6 +511,7 @@ class BloomFilter:
         After a fork the parent settles its call, and gets the items that it is owed.
         """
         self._process = os.getpid()
+        self._lock = threading.RLock()  # a thread of the parent may have held the former one
         self._steps = Steps()
         self._steps_until = 0.0  # by the process's clock
         self._unsettled = None
@@ -514,10 +520,14 @@ class BloomFilter:
         self._made = 0  # connections, at the last reply
         self._owed.clear()
 
-    def _begin(self) -> None:
-        """Prepare a call."""
+    def _calls(self) -> threading.RLock:
+        """Return the lock of this process's calls."""
         if os.getpid() != self._process:
             self._begin_process()
+        return self._lock
+
+    def _begin(self) -> None:
+        """Prepare a call."""
         if self._runtime.monotonic() >= self._layers_until:
             self._layers_until = math.inf
             self._forget_cached()
@@ -559,12 +569,14 @@ class BloomFilter:
     def _note_reply(self, call: _Numbered, reply: Any) -> set[bytes]:
         """Note the reply to a numbered call, and return the items with the flag '1'; of an addition, they are owed."""
         # Flags alone: nothing else has changed, and the server has written the record if anything was new.
-        record, *news = [self._steps.next + reply] if isinstance(reply, bytes) else reply
+        record, *news = [call.next + reply] if isinstance(reply, bytes) else reply
         result = record.split(b" ", 2)[2]
         flags = bytes([_NEW]) * len(result) if call.is_partial else result
         found = {item for item, flag in zip(call.items, flags, strict=True) if flag == _NEW}
         if call.script is _ADD:
             self._owed |= found
+            # Before the news, which may empty the cache: the result may be older than they are.
+            self._cache.update([item for item in call.items if item not in self._owed], True)
         # An interrupt from here on leaves an unsettled call, whose items are owed already.
         if news:
             self._note_news(*news)
@@ -579,14 +591,11 @@ class BloomFilter:
         """Send a numbered call once, and return the reply."""
         self._unsettled = call
         steps, keys = self._steps, [self.key] if self._held else [self.key, f"{self._tag}:absent"]
+        call.next = steps.next
+        # An attempt that is not straight through writes the record in any case: no earlier one is executed later.
+        state = self._id.encode() if call.was_sent else self._state
         try:
-            arguments: list[str | bytes] = [
-                self._state,
-                steps.record,
-                steps.field,
-                steps.next,
-                *map(self._hash, call.items),
-            ]
+            arguments: list[str | bytes] = [state, steps.record, steps.field, steps.next, *map(self._hash, call.items)]
             return call.script.call(self._server, keys, arguments)
         except BaseException as error:
             if not isinstance(error, FAULTS) or not was_not_executed(error):

@@ -17,9 +17,12 @@ class Steps:
 
     def __init__(self, field: str = "", record: bytes = b"0 0 ") -> None:
         self.field = field
+        self._number = -1
         self.note(record)
 
     def note(self, record: bytes) -> None:
-        """Note the record of an answered call."""
-        opened, number, _ = record.split(b" ", 2)
-        self.record, self.next = record, b"%b %d " % (opened, int(number) + 1)
+        """Note the record of an answered call, unless a signal's handler has made a later one meanwhile."""
+        opened, digits, _ = record.split(b" ", 2)
+        number = int(digits)
+        if number >= self._number:
+            self.record, self.next, self._number = record, b"%b %d " % (opened, number + 1), number

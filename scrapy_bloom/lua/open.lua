@@ -16,12 +16,13 @@ if not id then
 end
 if caller ~= '' and call('HEXISTS', key, caller) == 0 then
   -- A caller opens the filter again after half an hour: records that are older than an hour are nobody's.
-  local now, kept, old = filter.now(), '', {}
-  for name, opened in string.gmatch(call('HGET', key, 'callers') or '', '(%S+) (%d+);') do
-    if opened + 3600000 < now then old[#old + 1] = name else kept = kept .. name .. ' ' .. opened .. ';' end
+  local now, callers, old, first = filter.now(), call('HGET', key, 'callers') or '', {}, 1
+  for name, opened, following in string.gmatch(callers, '(%S+) (%d+);()') do
+    if opened + 3600000 >= now then break end
+    old[#old + 1], first = name, following
   end
   now = format('%d', now)
-  call('HSET', key, 'callers', kept .. caller .. ' ' .. now .. ';', caller, now .. ' 0 ')
+  call('HSET', key, 'callers', sub(callers, first) .. caller .. ' ' .. now .. ';', caller, now .. ' 0 ')
   for _, name in ipairs(old) do call('HDEL', key, name) end
 end
 return {'OK', secret, parameters, call('HMGET', key, 'state', caller)}

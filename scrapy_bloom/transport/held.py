@@ -61,8 +61,9 @@ class HeldConnection:
             is_sound = True
             raise
         finally:
+            self._last = time.monotonic()
             if is_sound and self._kept is None:
-                self._kept, self._last = connection, time.monotonic()
+                self._kept = connection
             else:
                 if not is_sound:
                     connection.disconnect()

@@ -4,8 +4,10 @@ import itertools
 import multiprocessing
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from typing import Any
 
@@ -263,3 +265,60 @@ def test_threads_share_a_filter(client: Any, key: str) -> None:
         thread.join()
     assert sorted(found) == list(range(3000))
     assert bloom.counters.losses == 0
+
+
+def test_a_fork_beside_a_call(valkey: Server, key: str) -> None:
+    """A child does not wait for a call of the parent's other thread."""
+    with valkey.client() as client:
+        bloom = BloomFilter(client, key, **SMALL)
+        bloom.add("a")
+        with ThreadPoolExecutor(1) as other:
+            other.submit(bloom._lock.acquire).result()
+            assert forked(lambda: [bloom.add("a"), bloom.add("b")]) == [False, True]
+            other.submit(bloom._lock.release).result()
+        assert not bloom.add("b")
+
+
+def test_a_call_of_a_signals_handler(client: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler may use the filter that it interrupts: both callers get their answers, and so do later calls."""
+    bloom = BloomFilter(client, key, **SMALL)
+    bloom.add("known")
+    answers: list[list[bool]] = []
+    signals = iter([signal.SIGUSR1])
+    note = bloom._note_contact
+
+    def interrupted() -> None:
+        for number in signals:
+            signal.raise_signal(number)
+        note()
+
+    monkeypatch.setattr(bloom, "_note_contact", interrupted)
+    before = signal.signal(signal.SIGUSR1, lambda *_: answers.append(bloom.add_many(["known", "by the handler"])))
+    try:
+        assert bloom.add("a")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert answers == [[False, True]]
+    assert bloom.add_many(items(0, 300)) == [True] * 300
+    assert BloomFilter(client, key, **SMALL).add_many(items(0, 300)) == [False] * 300
+    assert bloom.counters.losses == 0
+
+
+def test_an_interrupt_at_the_end_of_a_call(client: Any, key: str) -> None:
+    """Ctrl-C as the lock is released leaves the caller without a result, and the item is owed."""
+    bloom = BloomFilter(client, key, **SMALL)
+    lock, interrupts = bloom._lock, iter([KeyboardInterrupt])
+
+    class Lock:
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            for interrupt in interrupts:
+                raise interrupt
+
+    bloom._lock = Lock()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        bloom.add("a")
+    assert (bloom.add("a"), bloom.add("a")) == (True, False)

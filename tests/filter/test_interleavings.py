@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import pytest
 
+from scrapy_bloom import UnavailableError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from tests.support.callers import BrokenPromiseError, Walk
+from tests.support.callers import ITEMS, BrokenPromiseError, Walk
 from tests.support.script_replay import replay
 from tests.support.servers import Server
 
 LOST = "request reply late"
 
 
-@pytest.mark.parametrize("faults", ["", LOST, f"{LOST} rollback", f"{LOST} filter shard"])
+@pytest.mark.parametrize("faults", ["", LOST, f"{LOST} rollback", f"{LOST} filter shard", f"{LOST} forget"])
 def test_each_item_is_new_to_somebody(faults: str) -> None:
     """No order of lost and late packets, rollbacks and losses hides an item; without losses none is new twice."""
     for seed in range(150):
@@ -74,6 +75,22 @@ def test_mistakes(name: str) -> None:
 
     with pytest.raises((BrokenPromiseError, ValueError)):
         walk_about()
+
+
+def test_a_late_packet_of_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It marks nothing, not even an item that was forgotten since, and no later call gets its result."""
+    walk = Walk(0, monkeypatch)
+    one, other = walk.callers[:2]
+    assert other.add("a")
+    monkeypatch.setattr(walk, "draw_fault", lambda: "late")
+    with pytest.raises(UnavailableError):
+        one.add("a")
+    monkeypatch.undo()
+    assert not one.add("a")
+    assert other.forget("a")
+    walk.arrive(0)
+    assert one.add_many(ITEMS) == [True] * len(ITEMS)
+    assert other.add_many(["a", *ITEMS]) == [True] + [False] * len(ITEMS)
 
 
 @pytest.mark.parametrize("seed", range(5))

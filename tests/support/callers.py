@@ -81,7 +81,13 @@ class Walk:
         seed: of its choices.
         patch: replaces what is not simulated.
         wrong: texts in the scripts to be replaced, for a planted mistake.
-        faults: kinds of faults, of "request", "reply" and "late", and of losses: "rollback", "filter", "shard".
+        faults: kinds of faults, of "request", "reply" and "late", and of losses: "rollback", "filter", "shard" and
+            "forget".
+
+    Attributes:
+        callers: the callers.
+        server: their server.
+        late: commands that did not arrive so far.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class Walk:
         lines = iter(self._lines)
         patch.setattr(bloom_filter, "hold", lambda _: next(lines))
         patch.setattr(BloomFilter, "_runtime", self._clock)
-        self._callers = [BloomFilter(redis.Redis(), KEY, **SMALL) for _ in self._lines]
+        self.callers = [BloomFilter(redis.Redis(), KEY, **SMALL) for _ in self._lines]
         # How often each item was new to a caller; whether there was a loss, and the callers that may not know of it.
         self._new, self._has_lost, self._unaware = Counter[bytes](), False, set[int]()
         self._snapshot = self.server.copy(), self._new.copy()
@@ -128,14 +134,14 @@ class Walk:
             self._move()
         self._is_calm = True
         while self.late:
-            self._arrive(0)
+            self.arrive(0)
         self._clock.now += CACHE_SECONDS
-        for number, caller in enumerate(self._callers):
+        for number, caller in enumerate(self.callers):
             self._note(number, ITEMS, caller.add_many(ITEMS))
         for item in ITEMS:
             self._require(self._new[item], f"{item!r} was new to nobody")
 
-    def _arrive(self, place: int) -> None:
+    def arrive(self, place: int) -> None:
         """Let a late packet arrive, whose reply nobody gets."""
         with contextlib.suppress(redis.ResponseError):
             self.execute(self.late.pop(place))
@@ -144,15 +150,17 @@ class Walk:
         self._clock.now += self._draw.choice([0.1, 0.1, CACHE_SECONDS])
         kind = self._draw.random()
         if kind < 0.1 and self.late:
-            self._arrive(self._draw.randrange(len(self.late)))
+            self.arrive(self._draw.randrange(len(self.late)))
         elif kind < 0.15:
             self._lose()
+        elif kind < 0.2 and "forget" in self._faults:
+            self._forget()
         else:
             self._call()
 
     def _call(self) -> None:
-        number = self._draw.randrange(len(self._callers))
-        caller, items = self._callers[number], self._draw.sample(ITEMS, self._draw.choice([1, 1, 3]))
+        number = self._draw.randrange(len(self.callers))
+        caller, items = self.callers[number], self._draw.sample(ITEMS, self._draw.choice([1, 1, 3]))
         try:
             found = [caller.add(items[0])] if len(items) == 1 else caller.add_many(items)
         except UnavailableError:
@@ -161,20 +169,29 @@ class Walk:
 
     def _note(self, number: int, items: list[bytes], found: list[bool]) -> None:
         """Compare the answers to a caller with the promises."""
-        caller = self._callers[number]
+        caller = self.callers[number]
         if self._is_missing():  # nobody has met the lost shard so far
-            self._unaware = set(range(len(self._callers)))
+            self._unaware = set(range(len(self.callers)))
         elif caller._contact == self._clock.now:
             self._unaware.discard(number)
         for item, is_new in zip(items, found, strict=True):
             self._new[item] += is_new
             owed = any(
-                item in (*each._owed, *(each._unsettled.items if each._unsettled else ())) for each in self._callers
+                item in (*each._owed, *(each._unsettled.items if each._unsettled else ())) for each in self.callers
             )
             self._require(
                 self._new[item] or owed or number in self._unaware, f"{item!r} is seen, and was new to nobody"
             )
             self._require(self._new[item] <= 1 or self._has_lost, f"{item!r} was new twice")
+
+    def _forget(self) -> None:
+        """Let a caller forget an item, which may be new again; the others learn of it by their next replies."""
+        number, item = self._draw.randrange(len(self.callers)), self._draw.choice(ITEMS)
+        self._is_calm = True
+        if self.callers[number].forget(item):
+            self._new[item], self._has_lost = 0, True
+            self._unaware = set(range(len(self.callers))) - {number}
+        self._is_calm = False
 
     def _lose(self) -> None:
         """Lose data of the server, or remember its state; items that it does not know may be new again."""
@@ -195,7 +212,7 @@ class Walk:
             names = sorted(name for name in self.server._values if name.startswith(b"{k}:"))
             self.server.call("DEL", self._draw.choice(names or [b"none"]))
         self._has_lost = True
-        self._unaware = set(range(len(self._callers)))
+        self._unaware = set(range(len(self.callers)))
         for item in ITEMS:
             self._new[item] *= self._knows(item)
 
@@ -207,7 +224,7 @@ class Walk:
         state, secret = self.server.call("HMGET", KEY, "state", "secret")
         if state is None:
             return False
-        digest = self._callers[0].parameters.hasher(secret)(item)
+        digest = self.callers[0].parameters.hasher(secret)(item)
         return bool(self.server.eval(_HAS, [KEY], [state.partition(b" ")[0], digest])[0] == b"1")
 
     def _require(self, holds: object, text: str) -> None:
