@@ -295,8 +295,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @cached_property
     def mark_of(self) -> Marks:
         """The function from a request and the run of the crawl to its item in the filter."""
-        is_cached, keys = not self._has_users_code(), engine.FINGERPRINTED_META if self._is_scrapys() else ()
-        return Marks(self.fingerprint_of, self.config.cache_size if is_cached else 0, self.config.always, keys)
+        size = 0 if self._has_users_code() else self.config.cache_size
+        return Marks(self.fingerprint_of, size, self.config.always, self._meta_keys())
 
     def request_fingerprint(self, request: Request) -> str:
         """Return a request's fingerprint, by REQUEST_FINGERPRINTER_CLASS if set, else as scrapy-redis does.
@@ -395,13 +395,17 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def fingerprint_of(self) -> Callable[[Request], bytes]:
         """The function from a request to its fingerprint, chosen at the first use."""
         label = f"DUPEFILTER_CLASS = '{type(self).__module__}.{type(self).__qualname__}': its request_fingerprint"
-        make, is_scrapys = in_bytes(self.request_fingerprint, label), self._is_scrapys()
+        make = in_bytes(self.request_fingerprint, label)
         if self._has_users_code():
             return make
-        return plain_or(make, is_scrapys=is_scrapys, meta_keys=engine.FINGERPRINTED_META if is_scrapys else ())
+        return plain_or(make, is_scrapys=self._is_scrapys(), meta_keys=self._meta_keys())
 
     def _is_scrapys(self) -> bool:
         return type(self._fingerprinter) is RequestFingerprinter
+
+    def _meta_keys(self) -> tuple[str, ...]:
+        """Return the keys of a request's meta on which the fingerprint depends."""
+        return engine.FINGERPRINTED_META if self._is_scrapys() else ()
 
     def _has_users_code(self) -> bool:
         """Return whether the fingerprints are made by the user's code."""

@@ -21,9 +21,11 @@ if v[1] == ARGV[1] and v[2] == ARGV[2] then
       flags = flags .. (is_new and '1' or '0')
     end
     local is_whole = #flags > #ARGV - FIRST
-    local count = format('%d', v[3] + added)
-    if is_whole and (added > 0 or KEYS[2]) then call('HSET', KEYS[1], 'count', count, ARGV[3], ARGV[4] .. flags)
-    elseif added > 0 then call('HSET', KEYS[1], 'count', count) end
+    if is_whole and (added > 0 or KEYS[2]) then
+      call('HSET', KEYS[1], 'count', format('%d', v[3] + added), ARGV[3], ARGV[4] .. flags)
+    elseif added > 0 then
+      call('HSET', KEYS[1], 'count', format('%d', v[3] + added))
+    end
     if is_whole then return flags end
   end
 end

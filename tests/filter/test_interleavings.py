@@ -48,7 +48,7 @@ def forget_debts(patch: pytest.MonkeyPatch) -> None:
 
 MISTAKES = {
     "a repeated call is executed again": Mistake(LOST, {"if last == answered then": "if true then"}),
-    "the record is not written": Mistake(LOST, {"count, ARGV[3], ARGV[4] .. flags)": "count)"}),
+    "the record is not written": Mistake(LOST, {"v[3] + added), ARGV[3], ARGV[4] .. flags)": "v[3] + added))"}),
     "a record that is gone is no loss": Mistake(
         f"{LOST} rollback",
         {
