@@ -30,6 +30,8 @@ def test_an_error_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def call() -> None:
+        if len(calls) == 3:  # on a busy machine both timers were due before `over` was asked
+            return
         calls.append(len(calls))
         if len(calls) < 3:
             raise RuntimeError("not now")
