@@ -4,17 +4,20 @@ import importlib
 import logging
 import operator
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from scrapy import Request
 from scrapy.settings import BaseSettings
 from scrapy.utils.request import request_from_dict
+from scrapy_redis.queue import FifoQueue, LifoQueue
 
 from scrapy_bloom import engine
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Offer
+from scrapy_bloom.queue.messages import Offer
 from scrapy_bloom.settings import PICKLE, SERIALIZER
 from scrapy_bloom.text import as_bytes
 
@@ -24,8 +27,10 @@ logger = logging.getLogger(__name__)
 _MAX_TRACEBACKS = 3
 # Callbacks that are named in a warning of unserializable requests.
 _MAX_CALLBACKS = 10
-# Redis stores scores as floats.
+# Redis stores scores as floats; the lowest one is that of start data.
 _MAX_SCORE = sys.float_info.max
+# The minutes of an arrival, after which they begin again: two years.
+_MINUTES, _DIGITS = 2**20, 10**12
 # Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
 _FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
 
@@ -82,15 +87,24 @@ class RequestCodec:
         queue: the queue of scrapy-redis.
         keys: the keys of the queue, for log lines.
         note_unreadable: called for each request that cannot be read.
+        unix_time: the clock.
     """
 
-    def __init__(self, queue: Any, keys: QueueKeys, note_unreadable: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        keys: QueueKeys,
+        note_unreadable: Callable[[], object],
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
         self._queue = queue
         self._keys = keys
         self._note_unreadable = note_unreadable
         self._failures = self._local = 0
         self._told: set[str] = set()
-        self._readable: set[type[Request]] = set()
+        self._readable: set[tuple[type[Request], object]] = set()
+        self._unix_time = unix_time
+        self._order = 1 if isinstance(queue, FifoQueue) else -1 if isinstance(queue, LifoQueue) else 0
 
     def encode(self, request: Request, fingerprint: bytes | None) -> Offer:
         """Return a request to offer. An unserializable one is for this process alone, with a warning.
@@ -102,29 +116,42 @@ class RequestCodec:
         try:
             request.priority = operator.index(request.priority)
             member, local = as_bytes(self._queue._encode_request(request)), None
-            if type(request) not in self._readable:  # its constructor may need more than Scrapy stores
+            # Once each: a constructor may need more than Scrapy stores, and a callback may be that of another spider.
+            kind = type(request), getattr(request.callback, "__func__", None)
+            if kind not in self._readable:
                 self.read(member)
-                self._readable.add(type(request))
+                self._readable.add(kind)
         except Exception as error:  # any error of the serializer
             self._warn(request, error)
             self._local += 1
             member, local = b"local %d" % self._local, request
+        return Offer(self._score(request, member), member, fingerprint, local)
+
+    def _score(self, request: Request, member: bytes) -> float:
+        """Return the score of a request, of which the lowest goes first.
+
+        Below 1 it is the minute of its arrival, and within a minute a hash: hosts whose links come together are mixed,
+        and no request waits behind later ones. Who chose FifoQueue or LifoQueue gets arrival alone, up or down.
+        """
+        now = self._unix_time()
+        if self._order:
+            return self._order * now
+        # With twelve digits: a score is a text on its way.
+        arrival = int((now // 60 % _MINUTES + crc32(member) / 2**32) * (_DIGITS / _MINUTES)) / _DIGITS
         try:
-            score = float(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE))  # the lowest one goes first
+            return float(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)) + arrival
         except TypeError:
-            score = 0.0
-        return Offer(score, member, fingerprint, local)
+            return arrival
 
     def _warn(self, request: Request, error: Exception) -> None:
-        callback = getattr(request.callback, "func", request.callback)  # of a partial
-        name = "parse" if callback is None else getattr(callback, "__qualname__", type(callback).__name__)
+        name = _name_of(request)
         if name in self._told or len(self._told) == _MAX_CALLBACKS:
             return
         self._told.add(name)
         logger.warning(
-            "%s cannot be serialized: %s: %s. Only this process can crawl it; after a kill, the page that led to it is "
-            "fetched again. To share it, use a method of the spider as the callback, an int as the priority, and "
-            "values that SCHEDULER_SERIALIZER can serialize. Further requests of the callback %s are counted in "
+            "%s cannot be serialized: %s: %s. Only this process can crawl it; if it ends before, the request is lost. "
+            "To share it, use a method of the spider as the callback, an int as the priority, and values that "
+            "SCHEDULER_SERIALIZER can serialize. Further requests of the callback %s are counted in "
             "scheduler/unserializable",
             request,
             type(error).__name__,
@@ -159,3 +186,9 @@ class RequestCodec:
                 exc_info=self._failures <= _MAX_TRACEBACKS,
             )
             return None
+
+
+def _name_of(request: Request) -> str:
+    """Return the name of a request's callback."""
+    callback = getattr(request.callback, "func", request.callback)  # of a partial
+    return "parse" if callback is None else getattr(callback, "__qualname__", type(callback).__name__)

@@ -205,6 +205,11 @@ def scheduler_of(crawler: Crawler) -> Any:
     return getattr(_slot(crawler), "scheduler", None)
 
 
+def crawl(crawler: Crawler, request: Request) -> None:
+    """Have the engine schedule a request, as one that a spider has yielded."""
+    _engine(crawler).crawl(request)
+
+
 def item_pipelines(crawler: Crawler) -> Collection[Any]:
     """Return the crawl's item pipelines, or none before they exist."""
     scraper = getattr(_engine(crawler), "scraper", None)

@@ -5,9 +5,7 @@ A failing stats collector or log handler never loses a request.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Any
 
 from scrapy import Request, signals
@@ -17,8 +15,8 @@ from scrapy.statscollectors import StatsCollector
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Trouble
-from scrapy_bloom.queue.worker import MAX_STARTS, Worker
+from scrapy_bloom.queue.messages import DeadWorker, News, Received
+from scrapy_bloom.queue.worker import MAX_STARTS
 from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, cause_of
@@ -57,38 +55,35 @@ _GONE = (
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
 )
-_TROUBLES = {
-    Trouble.LOST: (
+# What a rejoin means, by its reason in `sync.lua`.
+_REJOINS = {
+    "gone": (
         "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
         "worker queues its requests again, and others may be lost" + _START_OVER
     ),
-    Trouble.FLUSHED: "The queue %r was cleared, or another worker started over with it" + _JOINS_AGAIN,
-    Trouble.ROLLED_BACK: (
+    "flush": "The queue %r was cleared, or another worker started over with it" + _JOINS_AGAIN,
+    "behind": (
         "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover" + _JOINS_AGAIN
     ),
-    Trouble.PRESUMED_DEAD: (
-        "Other workers presumed this one dead and requeued its leases in the queue %r" + _JOINS_AGAIN
-    ),
-    Trouble.STARTS_LOST: (
-        "Redis has lost requests of the queue %r, perhaps also start requests beyond the last "
-        f"{MAX_STARTS:,} that a worker remembers" + _START_OVER
-    ),
-    Trouble.LINKS_LOST: (
-        "This partition of the queue %r may have lost links of pages that were acknowledged in other partitions"
-        + _START_OVER
-    ),
-    Trouble.FILTER_LOST: (
+    "dead": "Other workers presumed this one dead and requeued its leases in the queue %r" + _JOINS_AGAIN,
+    "leases": "Leases of this worker in the queue %r are gone (evicted?)" + _JOINS_AGAIN,
+    "filter": (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "
         "continues with a new filter, and may fetch the pages of the lost one again"
     ),
 }
-_LOSSES = (Trouble.LOST, Trouble.STARTS_LOST, Trouble.LINKS_LOST)
+_REJOINS["new"] = _REJOINS["gone"]  # another crawl is in its place
+_STARTS_LOST = (
+    "Redis has lost requests of the queue %r, perhaps also start requests beyond the last "
+    f"{MAX_STARTS:,} that a worker remembers" + _START_OVER
+)
+_LOSSES = "gone", "new"
 
 
-def call_safely(call: Callable[..., object], *arguments: Any) -> bool:
+def call_safely(call: Callable[..., object], *arguments: Any, **options: Any) -> bool:
     """Call a handler, such as a user's stats collector; return False and log if it raises."""
     try:
-        call(*arguments)
+        call(*arguments, **options)
     except Exception:  # no request is lost for a handler's error
         logger.debug("A stats collector or handler failed", exc_info=True)
         return False
@@ -288,11 +283,10 @@ def _in_words(info: FilterInfo) -> str:
 
 
 class QueueReport:
-    """Reports the findings of `worker`.
+    """Reports what a worker learns of one queue.
 
     Args:
-        worker: the worker.
-        keys: the keys of its queue.
+        keys: the keys of the queue.
         report: counts in the stats.
         read: returns a serialized request.
 
@@ -300,77 +294,85 @@ class QueueReport:
         has_lost: the queue has lost requests since this worker joined.
     """
 
-    def __init__(
-        self, worker: Worker, keys: QueueKeys, report: CrawlReporter, read: Callable[[bytes], Request]
-    ) -> None:
+    def __init__(self, keys: QueueKeys, report: CrawlReporter, read: Callable[[bytes], Request]) -> None:
         self.has_lost = self._has_begun = False
         self.warnings = LimitedWarnings(logger)
-        self._worker = worker
         self._keys = keys
         self._report = report
         self._read = read
-        self._losses = self._lost = self._lost_shards = 0
+        self._news = News()
 
-    def begin(self) -> None:
+    def begin(self, news: News) -> None:
         """Report the losses before this worker joined."""
-        self._has_begun = True
-        self._losses, self._lost, self._lost_shards = self._worker.losses, self._worker.lost, self._worker.lost_shards
-        if self._losses:
-            logger.warning(_GONE, self._keys.queue, " since before this worker began", f"{self._lost:,}")
+        self._has_begun, self._news = True, news
+        if news.losses:
+            logger.warning(_GONE, self._keys.queue, " since before this worker began", f"{news.lost:,}")
 
-    def update(self) -> None:
-        """Report the findings since the last call."""
-        worker = self._worker
-        while worker.troubles:
-            trouble = worker.troubles.pop(0)
-            is_loss = trouble in _LOSSES
-            level = logging.ERROR if is_loss else logging.WARNING
-            self.warnings.warn(_TROUBLES[trouble], self._keys.queue, level=level)
-            self._report.counters.losses += trouble is Trouble.FILTER_LOST
-            if is_loss:
-                self._note_loss()
-                self._losses, self._lost = worker.losses, worker.lost
-        if self._has_begun and worker.losses != self._losses:
+    def update(self, received: Received, news: News, *, forgets_starts: bool = False) -> None:
+        """Report what a reply says, and the queue after it."""
+        if received.rejoin:
+            self._report_rejoin(received.rejoin, forgets_starts=forgets_starts)
+        if received.others:
+            for dead in received.others.dead:
+                self._report_dead_worker(dead)
+            for member in received.others.dead_letters:
+                self._report_dead_letter(member)
+        before, self._news = self._news, news
+        if self._has_begun and news.losses != before.losses:
             # After a rollback the counts may be smaller.
-            number, self._losses, self._lost = max(worker.lost - self._lost, 0), worker.losses, worker.lost
             self._note_loss()
-            self.warnings.warn(_GONE, self._keys.queue, "", f"{number:,}", level=logging.ERROR)
-        if worker.lost_shards > self._lost_shards:
+            self.warnings.warn(_GONE, self._keys.queue, "", f"{max(news.lost - before.lost, 0):,}", level=logging.ERROR)
+        if news.lost_shards > before.lost_shards:
             self._report.counters.losses += 1
-            self.warnings.warn(_LOST_SHARDS, self._keys.queue, worker.lost_shards - self._lost_shards)
-        self._lost_shards = worker.lost_shards
-        while worker.buried:
-            self._report_dead_letter(worker.buried.pop(0))
+            self.warnings.warn(_LOST_SHARDS, self._keys.queue, news.lost_shards - before.lost_shards)
+
+    def _report_rejoin(self, reason: str, *, forgets_starts: bool) -> None:
+        is_loss = reason in _LOSSES
+        self.warnings.warn(_REJOINS[reason], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING)
+        self._report.counters.losses += reason == "filter"
+        if forgets_starts and (is_loss or reason == "behind"):
+            is_loss = True
+            self.warnings.warn(_STARTS_LOST, self._keys.queue, level=logging.ERROR)
+        if is_loss:
+            self._note_loss()
+
+    def _report_dead_worker(self, dead: DeadWorker) -> None:
+        self._report.count(RECOVERED, dead.requests)
+        logger.warning(
+            "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
+            dead.name,
+            dead.seconds,
+            plural(dead.requests, "request"),
+            self._keys.queue,
+        )
 
     def _report_dead_letter(self, member: bytes) -> None:
         """Log and count a request that became a dead letter after the deaths of its workers."""
         try:
             name = str(self._read(member))
-        except Exception as error:  # the request may be from other code
+        except Exception as error:  # the request may be from other code, or start data
             name = f"A request that cannot be read ({type(error).__name__})"
         self._report.count(DEAD_LETTERS)
         logger.error(
-            "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they ran it; it is not crawled, and is kept at the key "
+            "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they held it; it is not crawled, and is kept at the key "
             "%r. `scrapy bloom requeue` queues it again",
             name,
             self._keys.dead_letters,
         )
 
-    def end(self, mode: str, dead: int) -> None:
-        """Report the requests that this worker has left, deleted or crawled alone, and the dead letters."""
-        waiting, forgotten = self._worker.waiting, self._worker.forgotten_local
-        if crawled := self._worker.accepted_local - forgotten:
-            logger.info("%s could not be serialized: this process crawled them itself", plural(crawled, "request"))
-        if forgotten:
-            logger.info(
-                "%s could not be serialized and were not crawled: the pages that led to them wait again in the queue "
-                "%r, and start() yields start requests again",
-                plural(forgotten, "request"),
-                self._keys.queue,
-            )
-        if waiting and self._worker.is_deleted:
+    def end(self, mode: str, dead: int, *, is_gone: bool, is_last: bool) -> None:
+        """Report the requests that are left in the queue or deleted with it, and the dead letters.
+
+        Args:
+            mode: how the worker has left: `finished`, `stopped`, `keep`, or `shared`: stopped beside a shared filter.
+            dead: dead letters.
+            is_gone: the crawl is deleted.
+            is_last: no other worker is left.
+        """
+        waiting = self._news.waiting
+        if waiting and is_gone:
             warn_of_deleted_requests(waiting, self._keys.queue)
-        elif waiting and mode == "shared" and not self._worker.working:
+        elif waiting and mode == "shared" and is_last:
             logger.warning(
                 "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. "
                 "Start this spider again to fetch them",
@@ -390,24 +392,6 @@ class QueueReport:
     def _note_loss(self) -> None:
         self.has_lost = True
         self._report.count(QUEUE_LOSSES)
-
-
-def report_dead_workers(workers: Sequence[Worker], queue: str, report: CrawlReporter) -> None:
-    """Report the workers that the partitions' replies call dead, each once for all partitions."""
-    reaped = sorted(each for worker in workers for each in worker.reaped)
-    for worker in workers:
-        worker.reaped.clear()
-    for name, of_worker in groupby(reaped, attrgetter("worker")):
-        same = [*of_worker]
-        requests = sum(each.requests for each in same)
-        report.count(RECOVERED, requests)
-        logger.warning(
-            "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
-            name,
-            max(each.seconds for each in same),
-            plural(requests, "request"),
-            queue,
-        )
 
 
 def warn_of_deleted_requests(waiting: int, queue: str, *, is_shared: bool = False) -> None:

@@ -1,88 +1,92 @@
 """Scrapy's scheduler on the shared queue: requests on one side, one atomic script at a time on the other.
 
-This module is Scrapy's view: `queue.worker` decides the next call, and `delivery` sends it.
+This module is Scrapy's view: `queue.worker` decides the next calls. Each call of Scrapy makes one round trip at most.
+While Redis is silent the engine gets nothing new, so the process holds no more than the links of its running pages.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from inspect import getattr_static
 from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
-from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings, SettingsAttribute
 from scrapy_redis import defaults, pipelines
-from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
+from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import engine
 from scrapy_bloom.codec import RequestCodec, misread, require_serializer
-from scrapy_bloom.delivery import MAX_PAUSE, MIN_PAUSE, Delivery
+from scrapy_bloom.components import (
+    CALLS,
+    OF_DUPEFILTERS,
+    OF_SCHEDULERS,
+    WITHOUT_EFFECT,
+    is_unfiltered,
+    place_of,
+    require_dupefilter,
+    require_key,
+    require_methods,
+    require_one_server,
+    require_queue,
+)
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter.info import Counters, foreign_key
+from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, queue_of
-from scrapy_bloom.queue.partitioned import PartitionedWorker
-from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Outcome
+from scrapy_bloom.queue.messages import Entry, JoinRefusedError, Offer, Outcome, Received, Terms
+from scrapy_bloom.queue.queue import Queue
+from scrapy_bloom.queue.request_queue import RequestQueue, Sender, require_slot_of_start
 from scrapy_bloom.queue.worker import Worker
-from scrapy_bloom.report import DEAD_LETTERS, DEQUEUED, FAILED, CrawlReporter, call_safely
+from scrapy_bloom.report import (
+    DEAD_LETTERS,
+    DEQUEUED,
+    ENQUEUED,
+    FAILED,
+    UNSERIALIZABLE,
+    CrawlReporter,
+    QueueReport,
+    call_safely,
+)
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, load_component, load_setting, read_flag
-from scrapy_bloom.spiders import LeasedStartUrls, warn_of_popped_start_urls
+from scrapy_bloom.settings import BloomSettings, read_flag
+from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
 from scrapy_bloom.text import plural
-from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster, require_usable
-from scrapy_bloom.transport.failures import FAULTS, cause_of
-from scrapy_bloom.transport.retry import LAST_TRY_SECONDS, RedisUnreachableError, disable_client_retries, retry_until
+from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
+from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of
+from scrapy_bloom.transport.retry import (
+    LAST_TRY_SECONDS,
+    CircuitBreaker,
+    RedisUnreachableError,
+    disable_client_retries,
+    retry_until,
+)
 
 logger = logging.getLogger(__name__)
 
 # The close reason of a crawl whose queue has lost requests.
 QUEUE_LOST = "bloomfilter_queue_lost"
-# Seconds between two deliveries at most, even while the engine asks for nothing.
+# Seconds between two syncs at most, even while the engine asks for nothing.
 _TICK_SECONDS = 0.25
-# Seconds in which a partition's news wait for the next requests that are taken from it.
+# Seconds until an idle worker asks Redis again; the last, if no worker holds anything.
+_MIN_PAUSE, _MAX_PAUSE, _QUIET_PAUSE = 0.1, 0.6, 1.0
+# Requests to take ahead. A worker takes no more than its share of the queue, so that this starves no other.
+_PREFETCH = 16
+# Seconds in which news wait for the next requests that are taken.
 _REST_SECONDS = 1.0
-# The calls of a queue of scrapy-redis that one script of ours replaces.
-_CALLS = "push", "pop", "clear"
-_DUPEFILTER = "scrapy_bloom.BloomRFPDupeFilter"
-# Overrides that would have no effect, and what to do instead.
-_ATTRIBUTES = "where %(x)s is the attribute x of the spider"
-_BY_SETTINGS = f"set SCHEDULER_DUPEFILTER_KEY, {_ATTRIBUTES}, and the BLOOMFILTER_ settings instead"
-_BY_PERSIST = "set SCHEDULER_PERSIST = True to keep the filter"
-_OF_DUPEFILTERS = {
-    "request_seen": "override request_fingerprint instead, which it calls",
-    "from_spider": _BY_SETTINGS,
-    "from_crawler": _BY_SETTINGS,
-    "from_settings": _BY_SETTINGS,
-    "open": "override __init__ instead, which it calls",
-    "clear": _BY_PERSIST,
-    "close": _BY_PERSIST,
-}
-_OF_QUEUES = {
-    **dict.fromkeys(_CALLS, "set the priority of requests in a spider middleware instead, or SCHEDULER_SERIALIZER"),
-    "__len__": "read len(scheduler) instead",
-}
-_OF_SCHEDULERS = {
-    "flush": "set SCHEDULER_PERSIST = True to keep a crawl, or SCHEDULER_FLUSH_ON_START = True to delete it",
-    "__len__": "override has_pending_requests instead",
-}
-# The options of a client that name its server, and their defaults.
-_PLACE = {"host": "localhost", "port": 6379, "path": None, "db": 0}
-# Settings of other schedulers, and what happens instead.
-_WITHOUT_EFFECT = {
-    "SCHEDULER_PRIORITY_QUEUE": "workers take requests from the queue in Redis, by their priority",
-    "SCHEDULER_IDLE_BEFORE_CLOSE": "a worker ends when no worker holds requests any more; a RedisSpider waits "
-    "for start URLs as MAX_IDLE_TIME_BEFORE_CLOSE says",
-}
+# Seconds after which an idle worker says that it waits.
+_WAIT_SECONDS = 1.2
+# Start data that are logged with a traceback.
+_MAX_TRACEBACKS = 3
 # Between the class of the spider and its serializer in a registration.
 _WITH = " with "
 
@@ -92,8 +96,8 @@ T = TypeVar("T")
 class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's Scheduler with at-least-once delivery: no lost reply, outage or dead worker loses a request.
 
-    Requests are stored as scrapy-redis stores them, so a crawl can switch between both schedulers. BloomScheduler needs
-    `BloomRFPDupeFilter` as DUPEFILTER_CLASS and scrapy-redis's `PriorityQueue`.
+    With scrapy-redis's `PriorityQueue`, the default, requests are stored as scrapy-redis stores them, so a crawl can
+    switch between both schedulers. BloomScheduler needs `BloomRFPDupeFilter` as DUPEFILTER_CLASS.
 
     Attributes:
         worker_name: the worker's name in the queue, set by `open`.
@@ -116,8 +120,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     queue: Any
     spider: Spider
     _config = BloomSettings()
-    _has_opened = _has_joined = _has_waited = _holds_pages = False
-    _kept = 0  # failed requests
+    _has_opened = _has_joined = _has_waited = _holds_pages = _has_ended = _is_silent = _has_more = False
+    _kept = _local = _buried = 0  # failed requests, unserializable ones, start data that are dead letters
 
     # The start.
 
@@ -137,7 +141,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             UnavailableError: Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT seconds.
         """
         cls.check_settings(settings)
-        for name, instead in _WITHOUT_EFFECT.items():
+        for name, instead in WITHOUT_EFFECT.items():
             if settings.get(name) and settings.getpriority(name):
                 logger.warning("%s = %r has no effect under BloomScheduler: %s", name, settings[name], instead)
         config = BloomSettings.from_settings(settings)
@@ -146,7 +150,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         retry = partial(retry_until, timeout=config.retry_timeout, runtime=cls._runtime)
         disconnect(retry(lambda: connect(settings)))
         given = RedisSettings(settings).for_scrapy_redis()
-        if _is_unfiltered(settings):  # scrapy-redis would call a method that this class lacks
+        if is_unfiltered(settings):  # scrapy-redis would call a method that this class lacks
             given.attributes["DUPEFILTER_CLASS"] = SettingsAttribute(BloomRFPDupeFilter, 0)
         scheduler: Self = retry(lambda: parent(given))
         return scheduler
@@ -161,10 +165,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
         """
-        _require_methods("SCHEDULER", f"{cls.__module__}.{cls.__qualname__}", cls, BloomScheduler, _OF_SCHEDULERS)
-        if not _is_unfiltered(settings):
-            _require_dupefilter(settings.get("DUPEFILTER_CLASS"))
-        _require_queue(settings.get("SCHEDULER_QUEUE_CLASS"))
+        require_methods("SCHEDULER", f"{cls.__module__}.{cls.__qualname__}", cls, BloomScheduler, OF_SCHEDULERS)
+        if not is_unfiltered(settings):
+            require_dupefilter(settings.get("DUPEFILTER_CLASS"))
+        require_queue(settings.get("SCHEDULER_QUEUE_CLASS"))
         for name in ("SCHEDULER_PERSIST", "SCHEDULER_FLUSH_ON_START", "DUPEFILTER_DEBUG"):
             read_flag(settings, name)
         require_serializer(settings)
@@ -188,33 +192,28 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
-        self._is_unfiltered = _is_unfiltered(settings)
+        self._is_unfiltered = is_unfiltered(settings)
         self._queues = [RequestQueue(self.server, *each) for each in keys]
         self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
-        make = _require_dupefilter(self.dupefilter_cls).unopened
+        make = require_dupefilter(self.dupefilter_cls).unopened
         self.df = self._retry(lambda: make(settings, key.name, spider.crawler))
         queue_key = self.queue_keys.queue.replace("%", "%%")  # scrapy-redis's queue inserts the spider's name
-        self.queue = _require_queue(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
-        _require_key("SCHEDULER_DUPEFILTER_KEY", self.df, key.name)
-        _require_key("SCHEDULER_QUEUE_KEY", self.queue, self.queue_keys.queue)
-        _require_methods("DUPEFILTER_CLASS", self.dupefilter_cls, self.df, BloomRFPDupeFilter, _OF_DUPEFILTERS)
-        _require_one_server(self, self.df, self.queue)
+        self.queue = require_queue(self.queue_cls)(self.server, spider, queue_key, serializer=self.serializer)
+        require_key("SCHEDULER_DUPEFILTER_KEY", self.df, key.name)
+        require_key("SCHEDULER_QUEUE_KEY", self.queue, self.queue_keys.queue)
+        require_methods("DUPEFILTER_CLASS", self.dupefilter_cls, self.df, BloomRFPDupeFilter, OF_DUPEFILTERS)
+        require_one_server(self, self.df, self.queue)
         self._require_readable()
         self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
-        parts = [self._new_worker() for _ in keys]
-        self._worker = parts[0] if len(parts) == 1 else PartitionedWorker(parts)
+        self._starts = self._start_data()
         self._set_up(spider, keys)
-        if isinstance(spider, LeasedStartUrls):
-            spider.lease_start_urls(self)
         self._join()
         self._has_joined = True
         logger.info("This worker is %s in the queue %r", self.worker_name, self.queue_keys.queue)
-        warn_of_popped_start_urls(spider)
         self._prepare_pipelines()
         spider.crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        # Not in `close`: start URLs are released over this connection afterwards.
         spider.crawler.signals.connect(self._disconnect, signals.spider_closed)
-        engine.follow_start(spider.crawler, self._note_start, lambda: self._worker.has_room, MAX_PAUSE, self._runtime)
+        engine.follow_start(spider.crawler, self._note_start, self._has_room, _MAX_PAUSE, self._runtime)
         self._ticker.start()
 
     def _retry(self, work: Callable[[], T]) -> T:
@@ -225,7 +224,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Refuse keys and a dupefilter that a subclass has chosen: `scrapy bloom` finds a crawl by its settings."""
         for name in ("queue_key", "dupefilter_key"):
             setting = f"SCHEDULER_{name.upper()}"
-            _require_key(setting, self, self.spider.settings.get(setting) or getattr(defaults, setting), name)
+            require_key(setting, self, self.spider.settings.get(setting) or getattr(defaults, setting), name)
         if self.df is not None and not self._has_opened:
             raise ConfigError(
                 f"DUPEFILTER_CLASS: {type(self).__qualname__} has the df {self.df!r} already, which BloomScheduler "
@@ -248,43 +247,61 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _wrong_serializer(self, why: str) -> ConfigError:
         return ConfigError(f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: {why}")
 
+    def _start_data(self) -> StartData | None:
+        """Return the start data of scrapy-redis's spiders, unless the spider pops them by itself."""
+        spider = self.spider
+        if not isinstance(spider, RedisMixin):
+            return None
+        why = why_it_pops(spider)
+        if why is None and place_of(spider) != place_of(self):
+            why = "its server is another one than the queue's"
+        if why is None:
+            starts = StartData(spider, self._runtime)
+            for key in starts.keys if is_cluster(self.server) else ():
+                require_slot_of_start(self.queue_keys, key, spider.name)
+            return starts
+        logger.warning(
+            "The spider %r pops its start URLs by itself, since %s: a killed worker loses those that it has just "
+            "taken. Let setup_redis call super().setup_redis(crawler), and next_requests iterate over "
+            "self.fetch_data(self.redis_key, self.redis_batch_size)",
+            spider.name,
+            why,
+        )
+        return None
+
     def _new_worker(self) -> Worker:
-        """Return the worker of a partition."""
-        config, spider = self._config, type(self.spider)
-        return Worker(
+        config, spider, starts = self._config, type(self.spider), self._starts
+        terms = Terms(
             self.worker_name,
             config.lease,
             f"{spider.__module__}.{spider.__qualname__}{_WITH}{self.queue.serializer.__name__}",
             self._parameters,
             self._fingerprint_in,
-            cache_size=config.cache_size // config.partitions,
+            queues=config.partitions,
             batch=config.batch_size,
-            max_deliveries=config.max_deliveries,
-            flush=self.flush_on_start,
+            max_deaths=config.max_deliveries,
             is_shared=self._is_shared,
+            starts=min(starts.batch, _PREFETCH) if starts else 0,
+            start_kind=starts.kind if starts else "list",
         )
+        queues = [Queue(terms, flush=self.flush_on_start) for _ in range(config.partitions)]
+        return Worker(queues, config.cache_size)
 
     def _set_up(self, spider: Spider, keys: list[tuple[str, str]]) -> None:
         config, runtime = self._config, self._runtime
+        self._worker = self._new_worker()
+        if self._starts:
+            self._queues[0] = RequestQueue(self.server, *keys[0], self._starts.keys)
         self.df.report = self._report = CrawlReporter(
-            self._filter_key,
-            Counters(),
-            lambda: self._delivery.read_filter(self._parameters),
-            self.stats,
-            runtime.monotonic,
+            self._filter_key, Counters(), self._read_filter, self.stats, runtime.monotonic
         )
-        self._codec = RequestCodec(self.queue, self.queue_keys, partial(self._report.count, DEAD_LETTERS))
-        self._delivery = Delivery(
-            self._worker,
-            self._queues,
-            self._codec,
-            self._report,
-            spider,
-            note_repeat=self._note_repeat,
-            refuse=self._refusal,
-            end_crawl=self.df.end_crawl,
-            runtime=runtime,
-        )
+        note_unreadable = partial(self._report.count, DEAD_LETTERS)
+        self._codec = RequestCodec(self.queue, self.queue_keys, note_unreadable, runtime.unix_time)
+        self._reports = [QueueReport(queue.keys, self._report, self._codec.read) for queue in self._queues]
+        self._sender = Sender(self.worker_name, self._worker, self._queues, self._note_reply, runtime)
+        self._breaker = CircuitBreaker(runtime)
+        self._wakeup = engine.EngineWakeup(spider.crawler, runtime)
+        self._next_poll, self._pause, self._synced = 0.0, _MIN_PAUSE, runtime.monotonic()
         self._idle_since: float | None = None
         self._ticker = engine.Ticker(_TICK_SECONDS, self._tick, runtime)
         # The dupefilter's own client is for the thread.
@@ -293,51 +310,64 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._start: object = None  # the last request or item of start()
         self._taken: dict[Request, bytes] = {}
         self._failed: set[Request] = set()
-        for part, name in [*((self.queue, call) for call in _CALLS), (self.df, "request_seen")]:
+        self._unfolding: deque[tuple[bytes, Iterator[Request]]] = deque()
+        for part, name in [*((self.queue, call) for call in CALLS), (self.df, "request_seen")]:
             setattr(part, name, partial(self._refuse_call, f"{type(part).__name__}.{name}"))
+
+    def _read_filter(self) -> FilterInfo | None:
+        """Return the fill of all filters, or None if one does not exist any more."""
+        infos = []
+        for line, queue in zip(self._worker.queues, self._queues, strict=True):
+            if (reply := queue.describe_filter(line.crawl.filter_id)) is None:
+                return None
+            infos.append(describe_reply(self._parameters, reply))
+        return sum_of(infos)
 
     def _join(self) -> None:
         """Join, and queue requests again that failed in earlier runs; this may block."""
         # Before joining: if its reply is lost, `close` has to leave.
         self._has_opened = True
-        delivery, worker, timeout = self._delivery, self._worker, self._config.retry_timeout
-        delivery.work_off(timeout)
+        worker = self._worker
+        self._work_off()
         self._heartbeat.start()
         begin = partial(self._report.begin, self.server, self._config.ttl, is_shared=self._is_shared)
         while not self._retry(begin):  # another worker has started over since this one joined
-            for part in worker.parts:
-                part.expire()
-            delivery.work_off(timeout)
+            for line in worker.queues:
+                line.expire()
+            self._work_off()
         self._report.follow(self.spider.crawler)
-        for report in delivery.reports:
-            report.begin()
-        if worker.waiting:
+        for line, report in zip(worker.queues, self._reports, strict=True):
+            report.begin(line.news)
+        if waiting := sum(line.news.waiting for line in worker.queues):
             # In scrapy-redis's words, which log parsers know; Scrapy deprecates Spider.log.
-            self.spider.logger.info("Resuming crawl (%d requests scheduled)", worker.waiting)
+            self.spider.logger.info("Resuming crawl (%d requests scheduled)", waiting)
         if not self._config.retry_failed:
             return
         engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
-        if number := sum(map(self._queue_failed, range(len(self._queues)))):
+        if number := sum(map(self._queue_failed, worker.queues, self._queues)):
             logger.info(
                 "Queued %s of earlier runs again in the queue %r (BLOOMFILTER_RETRY_FAILED = True)",
                 plural(number, "failed request"),
                 self.queue_keys.queue,
             )
 
-    def _queue_failed(self, index: int) -> int:
-        """Queue the kept requests of a partition again, and return their number."""
-        queue, delivery, worker, timeout = self._queues[index], self._delivery, self._worker, self._config.retry_timeout
+    def _work_off(self) -> None:
+        """Execute calls until there is no news; each is retried."""
+        while self._retry(self._step):
+            pass
+
+    def _queue_failed(self, line: Queue, queue: RequestQueue) -> int:
+        """Queue the requests of a queue again that failed in earlier runs, and return their number."""
         cursor, has_more, number = 0, True, 0
         while has_more:
             cursor, portion = self._retry(partial(queue.read_failed, cursor))
             again = [
-                kept._replace(fingerprint=self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint)
+                (line.item_of(self._fingerprint_in(kept.member, is_kept=True) or kept.fingerprint), kept.member)
                 for run, kept in portion
-                if run != worker.run
+                if run != line.crawl.run
             ]
-            worker.queue_again(again, index)
-            delivery.work_off(timeout)
-            has_more, number = cursor != 0, number + len(again)
+            number += max(0, self._retry(partial(queue.requeue, line.crawl.filter_id, again)))
+            has_more = cursor != 0
         return number
 
     def _prepare_pipelines(self) -> None:
@@ -357,10 +387,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def __len__(self) -> int:
         """Return the number of requests in this process, and in the queue at the last reply."""
-        return self._worker.pending if self._has_opened and not self._worker.is_deleted else 0
+        if not self._has_opened or self._worker.queues[0].is_gone:
+            return 0
+        lines = self._worker.queues
+        return len(self._worker.ready) + sum(line.news.waiting + len(line.outbox) for line in lines)
 
     def enqueue_request(self, request: Request) -> bool:
-        """Add a request to the next exchange.
+        """Add a request to the next sync.
 
         Args:
             request: the request. If it cannot be serialized, this process crawls it.
@@ -380,7 +413,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 self._note_repeat(request)
                 return False
             offer = self._codec.encode(request, fingerprint)
-            self._delivery.put(offer, is_start=request is self._start)
+            if self._worker.offer(offer, is_start=request is self._start):
+                with contextlib.suppress(RedisUnreachableError):
+                    self._sync()
         except Exception as error:
             self._fail(error)
             raise
@@ -393,20 +428,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             The request, or None if the queue is empty or Redis is silent.
         """
         try:
-            self._note_finished()
-            deadline = self._delivery.deadline()
-            while (entry := self._delivery.next_entry(deadline)) is not None:
-                local = self._worker.local_request(entry.member)
-                request: Request | None = self._codec.decode(entry.member) if local is None else local
-                if request is not None:
-                    if request in self._taken:  # a local request, yielded twice
-                        request = copy(request)
-                    self._taken[request] = entry.member
-                    self._idle_since = None
-                    if local is None:
-                        self._report.count(DEQUEUED)
+            self._finish_pages()
+            self._unfold()
+            entry = self._next_entry()
+            while entry is not None:
+                if (request := self._request_of(entry)) is not None:
                     return request
-                self._worker.finish(entry.member, Outcome.UNREADABLE)
+                self._wakeup.set(0)
+                entry = self._worker.take()
         except RedisUnreachableError:
             pass
         except Exception as error:
@@ -414,40 +443,39 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         return None
 
     def has_pending_requests(self) -> bool:
-        """Deliver the outbox and check for work.
+        """Send the news, and check for work.
 
         Returns:
             True if the queue or this process has requests, or if Redis is silent and the queue is unknown.
         """
         try:
-            self._note_finished()
-            self._delivery.deliver()
+            self._finish_pages()
+            self._sync()
         except RedisUnreachableError:
-            return not self._delivery.has_ended
+            return not self._has_ended
         except Exception as error:
             self._fail(error)
             return False
-        has_work = not self._worker.is_idle or self._worker.waiting > 0
+        has_work = not self._worker.is_idle or any(line.news.waiting for line in self._worker.queues)
         if has_work:
-            self._delivery.wakeup.set(MIN_PAUSE)
+            self._wakeup.set(_MIN_PAUSE)
         return has_work
 
     def close(self, reason: str) -> None:
-        """Deliver the outbox and leave; the last worker deletes queue and filter unless SCHEDULER_PERSIST is set.
+        """Send the news and leave; the last worker deletes queue and filter unless SCHEDULER_PERSIST is set.
 
         Args:
             reason: the spider's close reason. Unless it is "finished", queued requests are deleted, too.
         """
         if not self._has_opened:
             return
-        delivery = self._delivery
         self._ticker.stop()
         self._heartbeat.stop()
         self._stop()
         # The shared filter of a stopped crawl calls the requests seen that wait in the queue.
         ending = "finished" if reason in ("finished", QUEUE_LOST) else "shared" if self._is_shared else "stopped"
-        mode = "keep" if self.persist or delivery.has_ended or self._holds_pages else ending
-        leave = partial(delivery.retry, partial(delivery.leave, mode), LAST_TRY_SECONDS)
+        mode = "keep" if self.persist or self._has_ended or self._holds_pages else ending
+        leave = partial(retry_until, partial(self._leave, mode), LAST_TRY_SECONDS, runtime=self._runtime)
         if not self._has_joined:  # a refused start has its error; the reply to a join may be lost
             with contextlib.suppress(BloomError, *FAULTS):
                 leave()
@@ -465,16 +493,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         except Exception as error:
             self._fail(error)
         finally:
-            delivery.confirm()
-            for report in delivery.reports:
-                report.warnings.flush()
-            if self._kept:
-                logger.info(
-                    "Kept %s of this process at %s. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
-                    plural(self._kept, "failed request"),
-                    ", ".join(repr(queue.keys.failed) for queue in self._queues),
-                )
-            self._report.end()
+            self._report_end()
 
     def _stop(self) -> None:
         """Take nothing more, and note what the engine is done with."""
@@ -482,15 +501,46 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._note_heartbeats()
             self._worker.stop()
             if self._has_joined:
-                self._note_finished()
+                self._finish_pages()
         except Exception as error:
             self._fail(error)
+
+    def _leave(self, mode: str) -> None:
+        """Send everything and leave the queues; a second call resumes after a failed attempt."""
+        while not self._has_ended and self._step():
+            pass
+        if not self._worker.has_left:
+            self._worker.leave("keep" if mode == "shared" else mode)
+        while not self._worker.has_left:
+            self._step()
+        first = self._worker.queues[0]
+        for queue, report in zip(self._queues, self._reports, strict=True):
+            report.end(mode, queue.count_dead_letters(), is_gone=first.is_gone, is_last=not first.working)
+
+    def _report_end(self) -> None:
+        for report in self._reports:
+            report.warnings.flush()
+        if self._local:
+            logger.info("%s could not be serialized: this process crawled them itself", plural(self._local, "request"))
+        if self._worker.dropped:
+            logger.warning(
+                "%s could not be serialized and were not crawled: they end with this process. A page that is fetched "
+                "again, or start(), may lead to them again",
+                plural(self._worker.dropped, "request"),
+            )
+        if self._kept:
+            logger.info(
+                "Kept %s of this process at %s. The next run with BLOOMFILTER_RETRY_FAILED = True fetches them",
+                plural(self._kept, "failed request"),
+                ", ".join(repr(queue.keys.failed) for queue in self._queues),
+            )
+        self._report.end()
 
     def flush(self) -> None:
         """Refuse to delete the queue beside other workers; see `_refuse_call`."""
         self._refuse_call("flush")
 
-    # For start URLs and items.
+    # For items.
 
     def hold_pages(self) -> None:
         """Acknowledge no further page, so that all pages in progress are fetched again, by another crawl.
@@ -499,34 +549,162 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         self._holds_pages = True
 
-    def when_queued(self, call: Callable[[], object]) -> None:
-        """Call `call` once all requests enqueued so far are queued.
+    # Calls of the queue.
 
-        Args:
-            call: called at most once; its errors are logged. A worker that dies before does not call it.
-        """
-        self._worker.call_when_queued(call)
-
-    def ask_redis(self, work: Callable[[], T]) -> T:
-        """Call a function that sends commands by `server`; while Redis is silent, call it only as a probe.
-
-        Args:
-            work: the function. If Redis refuses its commands, the crawl ends.
-
-        Returns:
-            The result of `work`.
+    def _sync(self, want: int = 0) -> None:
+        """Execute the next calls of the worker, one for each queue at most.
 
         Raises:
             RedisUnreachableError: Redis is silent, or has refused a command and the crawl ends.
         """
-        return self._delivery.ask(work)
+        if self._has_ended:
+            raise RedisUnreachableError
+        try:
+            self._breaker.call(partial(self._step, want))
+        except RedisUnreachableError:
+            self._is_silent = True
+            self._wakeup.set(_MAX_PAUSE)
+            raise
+        except Exception as error:  # a refusal, or a fault of our own, which must not leave a worker that never ends
+            self._has_ended = True
+            self.df.end_crawl(error)
+            raise RedisUnreachableError from None
+        self._is_silent, self._synced = False, self._runtime.monotonic()
+        self._has_more = self._worker.urgency < math.inf
+
+    def _step(self, want: int = 0) -> bool:
+        try:
+            return self._sender.step(want)
+        except JoinRefusedError as refused:
+            raise self._refusal(*refused.args) from None
+
+    def _next_entry(self) -> Entry | None:
+        """Return the next request for the engine, or None if there is none.
+
+        Raises:
+            RedisUnreachableError: Redis is silent.
+        """
+        worker = self._worker
+        if self._is_silent:
+            self._poll()
+        elif worker.is_urgent:  # a new link goes before requests that were taken ahead
+            self._sync(1)
+        if (entry := worker.take()) is None:
+            now = self._runtime.monotonic()
+            if now >= self._next_poll or worker.urgency < math.inf:
+                self._poll()
+                entry = worker.take()
+        return entry
+
+    def _poll(self) -> None:
+        """Take requests ahead; ask an empty queue again after a pause, each twice as long as the last."""
+        self._sync(_PREFETCH)
+        if self._worker.ready or not self._worker.is_joined:
+            self._pause, self._next_poll = _MIN_PAUSE, 0.0
+            self._wakeup.set(0)
+            return
+        self._next_poll = self._runtime.monotonic() + self._pause
+        self._wakeup.set(self._pause)
+        self._pause = min(2 * self._pause, _QUIET_PAUSE if self._worker.may_finish else _MAX_PAUSE)
+
+    def _note_reply(self, index: int, received: Received) -> None:
+        """Count new requests, drop repeats, and report what a reply says."""
+        self._report.counters.round_trips += 1
+        call_safely(
+            self._reports[index].update,
+            received,
+            self._worker.queues[index].news,
+            forgets_starts=bool(received.rejoin) and self._worker.forgets_starts,
+        )
+        self._note_offers(received.offers)
+        if received.problem and "WRONGTYPE" not in received.problem:
+            raise caught_error(received.problem)
+        if received.problem:
+            keys, kind = (self._starts.keys, self._starts.kind) if self._starts else ([], "")
+            raise ConfigError(
+                f"redis_key = {', '.join(keys)!r}: start URLs are read from a {kind}, and a key is another one "
+                f"({received.problem}); use another key, or set REDIS_START_URLS_AS_SET or REDIS_START_URLS_AS_ZSET to "
+                "match"
+            )
+
+    def _note_offers(self, ended: Sequence[tuple[Offer, bool]]) -> None:
+        new = [offer for offer, is_new in ended if is_new]
+        local = sum(offer.request is not None for offer in new)
+        self._local += local
+        for stat, number in ((ENQUEUED, len(new) - local), (UNSERIALIZABLE, local)):
+            if number:
+                self._report.count(stat, number)
+        self._report.counters.added += sum(offer.fingerprint is not None for offer in new)
+        for offer, is_new in ended:
+            request = None if is_new else offer.request or self._codec.decode(offer.member)
+            if request is not None:
+                self._note_repeat(request)
+                self.spider.crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=self.spider)
 
     def _fail(self, error: Exception) -> None:
         """End the crawl at a fault of our own. No page is acknowledged any more: its links may not be queued."""
-        self._holds_pages = self._delivery.has_ended = True
+        self._holds_pages = self._has_ended = True
         self.df.end_crawl(error)
 
     # Requests.
+
+    def _request_of(self, entry: Entry) -> Request | None:
+        """Return the request of an entry, or None: it is a start datum, or this worker cannot read it."""
+        if is_start(entry.member) and self._starts:
+            self._unfolding.append((entry.member, self._starts.requests_of(entry.member)))
+            return None
+        local = self._worker.local.get(entry.member)
+        request: Request | None = self._codec.decode(entry.member) if local is None else local
+        if request is None:
+            self._worker.finish(entry.member, Outcome.UNREADABLE)
+            return None
+        if request in self._taken:  # a local request, yielded twice
+            request = copy(request)
+        self._taken[request] = entry.member
+        self._idle_since = None
+        if local is None:
+            self._report.count(DEQUEUED)
+        return request
+
+    def _unfold(self) -> None:
+        """Have the engine schedule requests of the start data at hand, a batch at once."""
+        for _ in range(self._config.batch_size):
+            if not self._unfolding or not self._has_room():
+                break
+            member, requests = self._unfolding[0]
+            try:
+                request = next(requests, None)
+            except Exception as error:  # any error of the spider
+                self._unfolding.popleft()
+                self._bury_start(member, error)
+                continue
+            if request is not None:
+                engine.crawl(self.spider.crawler, request)
+            else:
+                self._unfolding.popleft()
+                self._worker.finish(member)
+        if self._unfolding:
+            self._wakeup.set(0 if self._has_room() else _MIN_PAUSE)
+
+    def _bury_start(self, member: bytes, error: Exception) -> None:
+        """Make a start datum a dead letter."""
+        self._worker.finish(member, Outcome.UNREADABLE)
+        self._report.count(DEAD_LETTERS)
+        self._buried += 1
+        key, datum = data_of(member)
+        logger.error(
+            "The spider makes no request of the start URL %.500r of %r, which is kept at the key %r: %s: %s",
+            datum,
+            key,
+            self.queue_keys.dead_letters,
+            type(error).__name__,
+            error,
+            exc_info=error if self._buried <= _MAX_TRACEBACKS and not isinstance(error, ValueError) else None,
+        )
+
+    def _has_room(self) -> bool:
+        """Return whether start requests, which could come without an end, may be offered."""
+        return not self._worker.is_full and len(self._worker.ready) < self._config.batch_size + _PREFETCH
 
     def _note_repeat(self, request: Request) -> None:
         """Log and count a repeat."""
@@ -536,7 +714,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._start = request_or_item
 
     def _mark_of(self, request: Request) -> bytes | None:
-        return None if request.dont_filter or self._is_unfiltered else self.df.mark_of(request, self._worker.run)
+        return None if request.dont_filter or self._is_unfiltered else self.df.mark_of(request, self._run)
+
+    @property
+    def _run(self) -> bytes:
+        return self._worker.queues[0].crawl.run
 
     def _fingerprint_in(self, member: bytes, *, is_kept: bool = False) -> bytes | None:
         """Return a serialized request's item in the filter, or None if it bypasses the filter or is unreadable.
@@ -545,18 +727,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """
         try:
             request = self._codec.read(member)
-            return self.df.mark_of(request, self._worker.run) if is_kept else self._mark_of(request)
+            return self.df.mark_of(request, self._run) if is_kept else self._mark_of(request)
         except Exception:  # any error of the serializer or the spider
             return None
 
-    def _note_finished(self) -> None:
+    def _finish_pages(self) -> None:
         """Note the requests that the engine is done with, behind the requests that they led to."""
         if self._holds_pages:
             return
         running = engine.in_progress(self.spider.crawler)
         for request in [request for request in self._taken if request not in running]:
             has_failed, member = request in self._failed, self._taken.pop(request)
-            is_local = self._worker.local_request(member) is not None
+            is_local = member in self._worker.local
             self._worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
             if has_failed and is_local:
                 logger.warning("%s failed, and is not kept for the next run: it cannot be serialized", request)
@@ -567,25 +749,26 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _note_heartbeats(self) -> None:
         for index, others in self._heartbeat.take_others():
-            self._worker.parts[index].note_others(others)
-        self._delivery.report()
+            self._reports[index].update(Received(others=others), self._worker.queues[index].news)
 
     # Signals.
 
     def _tick(self) -> bool:
-        """Acknowledge finished requests and deliver the outbox while the engine asks for nothing.
+        """Acknowledge finished requests and send the outbox while the engine asks for nothing.
 
         Returns:
-            True if time was too short for everything.
+            True if there is more to send.
         """
         try:
+            self._heartbeat.tick()
             if engine.is_closing(self.spider.crawler):
                 self._worker.stop()
-            self._note_finished()
+            self._finish_pages()
             self._note_heartbeats()
-            self._delivery.confirm()
             self._report.update()
-            return self._delivery.deliver(rest=_REST_SECONDS)
+            if self._has_more or self._runtime.monotonic() >= self._synced + _REST_SECONDS:
+                self._sync()
+            return self._has_more
         except RedisUnreachableError:
             return False
         except Exception as error:
@@ -594,12 +777,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _spider_idle(self) -> None:
         """Keep an idle worker while other workers hold requests, which may lead to more or may be requeued."""
-        delivery = self._delivery
-        if delivery.has_ended:
+        if self._has_ended:
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
             raise CloseSpider(engine.UNUSABLE)
-        if self._worker.may_finish and self._worker.is_idle and not delivery.is_silent:
-            if any(report.has_lost for report in delivery.reports):
+        if self._worker.may_finish and self._worker.is_idle and not self._is_silent:
+            if any(report.has_lost for report in self._reports):
                 engine.report_at_exit(
                     f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing"
                 )
@@ -607,7 +789,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return
         now = self._runtime.monotonic()
         self._idle_since = now if self._idle_since is None else self._idle_since
-        if now - self._idle_since > 2 * MAX_PAUSE and not self._has_waited:
+        if now - self._idle_since > _WAIT_SECONDS and not self._has_waited:
             self._has_waited = True
             logger.info(
                 "This worker is idle and waits for others: they hold requests that may lead to more, or are silent "
@@ -615,7 +797,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 self._config.lease,
             )
         # Soon at first: the others may be about to finish.
-        delivery.wakeup.set(min(max(MIN_PAUSE, now - self._idle_since), MAX_PAUSE))
+        self._wakeup.set(min(max(_MIN_PAUSE, now - self._idle_since), _MAX_PAUSE))
         raise DontCloseSpider
 
     def _disconnect(self) -> None:
@@ -631,7 +813,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             return foreign_key(mine, details[0].decode())
         if status == b"MISMATCH":
             self._parameters.verify(mine, details[0].decode())
-        if status == b"PARTITIONS":
+        if status == b"QUEUES":
             return another_count(self._config.partitions, f"in the queue {queue!r}", int(details[0]))
         spider, of_filter = (each.decode() for each in details)
         if of_filter != mine:
@@ -657,70 +839,6 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             "URLs by `scrapy bloom import --from-file FILE` before the crawl, set SCHEDULER_FLUSH_ON_START = True to "
             "delete a crawl, or use scrapy-redis's SCHEDULER"
         )
-        self._delivery.has_ended = True
+        self._has_ended = True
         self.df.end_crawl(error)
         raise error
-
-
-def _is_unfiltered(settings: BaseSettings) -> bool:
-    """Return whether DUPEFILTER_CLASS is Scrapy's class that drops no request."""
-    return load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER) is BaseDupeFilter
-
-
-def _require_dupefilter(path: Any) -> type[BloomRFPDupeFilter]:
-    """Return the class at a path, or the default; refuse one that cannot be used."""
-    kind = load_component("DUPEFILTER_CLASS", path or _DUPEFILTER, _DUPEFILTER)
-    if not (isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter)):
-        raise ConfigError(
-            f"DUPEFILTER_CLASS = {path!r}: cannot check requests in batches, as BloomScheduler does; set "
-            f"{_DUPEFILTER!r} or a subclass, 'scrapy.dupefilters.BaseDupeFilter' to drop no request, or scrapy-redis's "
-            "SCHEDULER"
-        )
-    _require_methods("DUPEFILTER_CLASS", path, kind, BloomRFPDupeFilter, _OF_DUPEFILTERS)
-    return kind
-
-
-def _require_queue(path: Any) -> type[Any]:
-    """Return the class at a path, or the default; refuse one that cannot be used."""
-    default = defaults.SCHEDULER_QUEUE_CLASS
-    kind = load_component("SCHEDULER_QUEUE_CLASS", path or default, default)
-    if not (isinstance(kind, type) and issubclass(kind, PriorityQueue)):
-        raise ConfigError(
-            f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, by their priority; "
-            f"set {default!r}, with DEPTH_PRIORITY = 1 for about the order of a FifoQueue, -1 for that of a LifoQueue, "
-            "or keep this class with SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"
-        )
-    _require_methods("SCHEDULER_QUEUE_CLASS", path, kind, PriorityQueue, _OF_QUEUES)
-    return kind
-
-
-def _require_methods(setting: str, path: Any, part: Any, parent: type, methods: Mapping[str, str]) -> None:
-    """Refuse a class, or an instance, that overrides a method which is never called; `methods` has what to do."""
-    for name, instead in methods.items():
-        if getattr_static(part, name) is not getattr_static(parent, name):
-            raise ConfigError(
-                f"{setting} = {path!r}: overrides {name}, which BloomScheduler never calls, since one script checks, "
-                f"queues and leases many requests; {instead}, or use scrapy-redis's SCHEDULER"
-            )
-
-
-def _require_key(setting: str, part: Any, key: str, name: str = "key") -> None:
-    """Refuse a class whose attribute chooses another key than the setting."""
-    if (own := getattr(part, name)) != key:
-        raise ConfigError(
-            f"{setting} = {key!r}: {type(part).__qualname__} has the {name} {own!r} instead, which BloomScheduler "
-            f"does not use; set {setting} to it, {_ATTRIBUTES}, or use scrapy-redis's SCHEDULER"
-        )
-
-
-def _require_one_server(*parts: Any) -> None:
-    """Refuse parts with clients of their own for other servers, since one script uses the data of all parts."""
-    clients = [require_usable(part.server).get_connection_kwargs() for part in parts]
-    first, *others = [{name: options.get(name, default) for name, default in _PLACE.items()} for options in clients]
-    for part, place in zip(parts[1:], others, strict=True):
-        if place != first:
-            raise ConfigError(
-                f"REDIS_URL: {type(part).__qualname__}.server is at {place}, {type(parts[0]).__qualname__}.server at "
-                f"{first}, but BloomScheduler needs one server for queue and filter; set REDIS_URL for all of them, or "
-                "use scrapy-redis's SCHEDULER"
-            )

@@ -104,7 +104,7 @@ class Soak:
                 client.unlink(*keys)
         of_crawl = QueueKeys(f"soak-{plan.number}:queue")
         # A crawl that persists keeps its own record, and the filter.
-        left = {key for key in keys if ":queue" in key} - {of_crawl.crawl, of_crawl.departed}
+        left = {key for key in keys if ":queue" in key} - {of_crawl.crawl}
         assert not (left if self._persists else keys)
 
     def hit(self, size: float, sent: signal.Signals) -> None:

@@ -24,7 +24,7 @@ from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.text import as_size, as_text, plural
 from scrapy_bloom.transport.scripts import FILTER, Script
 
-_DELETE = Script("delete", *FILTER)
+_DELETE, _CLEAR = Script("delete", *FILTER), Script("clear", *FILTER, "steps", "queue")
 
 
 class _Filter(NamedTuple):
@@ -100,12 +100,12 @@ def _read(part: Place) -> _Filter | None:
 
 def _delete(part: Place, found: _Filter | None, queue: QueueState | None) -> bool:
     """Delete the shown data; return False if there is other data by now."""
-    keys: tuple[str, ...] = (part.key,)
-    arguments: list[str | bytes | int] = [found.id if found else ""]
-    if queue is not None:
-        keys = RequestQueue(part.client, queue.key, part.key).keys.of_scripts(part.key)
-        arguments += [queue.kind, queue.crawl, *(worker.name for worker in queue.workers)]
-    return bool(part.retry(lambda: _DELETE.call(part.client, keys, arguments)))
+    filter_id = found.id if found else ""
+    if queue is None:
+        return bool(part.retry(lambda: _DELETE.call(part.client, [part.key], [filter_id])))
+    keys = RequestQueue(part.client, queue.key, part.key).keys.of_scripts(part.key)
+    arguments = "", filter_id, queue.kind, queue.crawl, *(worker.name for worker in queue.workers)
+    return bool(part.retry(lambda: _CLEAR.call(part.client, keys, arguments)))
 
 
 def _describe(queue: QueueState, *, goes: bool, is_shared: bool) -> tuple[list[dict[str, Any]], list[str]]:

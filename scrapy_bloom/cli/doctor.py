@@ -33,11 +33,11 @@ from scrapy_bloom.codec import misread
 from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.inspection import first_request
-from scrapy_bloom.queue.keys import FilterKey, StartKeys, start_key_of, tagged
+from scrapy_bloom.queue.keys import FilterKey, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings
-from scrapy_bloom.spiders import LeasedStartUrls, bypasses_fetch_data
+from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
@@ -98,7 +98,7 @@ class Crawl:
         self.target, self.settings, self.spider = target, target.settings, target.crawler.spidercls
         self.scheduler: Any = or_none(lambda: target.scheduler)
         self.shares, self.leases = is_a(self.scheduler, Scheduler), is_a(self.scheduler, BloomScheduler)
-        self.is_fed = self.leases and is_a(self.spider, LeasedStartUrls)
+        self.is_fed = self.leases and is_a(self.spider, RedisMixin)
         self.retries = or_none(lambda: self.settings.getbool(RETRY_FAILED))
 
     @cached_property
@@ -197,12 +197,9 @@ def scheduler(crawl: Crawl) -> Findings:
 
 def spider(crawl: Crawl) -> Findings:
     """Check that no start URL is popped."""
-    kind, action, path = crawl.spider, "", f"{crawl.spider.__module__}.{crawl.spider.__qualname__}"
-    if is_a(kind, RedisMixin) and not is_a(kind, LeasedStartUrls):
-        action = "import RedisSpider or RedisCrawlSpider from scrapy_bloom"
-    elif is_a(kind, RedisMixin) and bypasses_fetch_data(kind):
+    path = f"{crawl.spider.__module__}.{crawl.spider.__qualname__}"
+    if crawl.leases and is_a(crawl.spider, RedisMixin) and bypasses_fetch_data(crawl.spider):
         action = "iterate over self.fetch_data(self.redis_key, self.redis_batch_size) in its next_requests"
-    if action and crawl.leases:
         yield loss(f"{path} pops its start URLs", "a dead worker loses the popped ones", action)
     yield path
 
@@ -391,11 +388,6 @@ def dead_letters(crawl: Crawl, part: Place) -> Findings:
     if state and state.failed and not crawl.retries:
         action = "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`"
         yield advice(f"{plural(state.failed, 'failed request')} kept", harm, action)
-    if crawl.is_fed and part is crawl.partitions[0]:
-        key = StartKeys(start_key_of(crawl.settings, crawl.target.spider)).dead_letters
-        if number := part.client.llen(key):
-            action = "fix make_request_from_data, which made no request of them, and move them back to the start key"
-            yield loss(f"{plural(number, 'start URL')} at {key!r}", harm, action)
     yield "none"
 
 

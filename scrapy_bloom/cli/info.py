@@ -101,8 +101,9 @@ def _queue_text(queue: QueueState) -> str:
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
     pause = min(worker.lease for worker in queue.workers) / BEATS_PER_LEASE
-    rows = [["worker", f"last heartbeat (every {duration(pause)})", "leases", ""]]
+    rows = [["worker", f"last heartbeat (every {duration(pause)})", "last sync", "leases", ""]]
     for worker in queue.workers:
         state = "silent: other workers requeue its requests" if worker.is_silent else ""
-        rows.append([worker.name, f"{duration(worker.silent)} ago", f"{worker.holds:,}", state])
+        synced = "none" if worker.synced is None else f"{duration(worker.synced)} ago"
+        rows.append([worker.name, f"{duration(worker.silent)} ago", synced, f"{worker.holds:,}", state])
     return f"{text}\n\n{console.table(rows)}"

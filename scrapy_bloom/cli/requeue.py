@@ -24,11 +24,10 @@ from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import read_filter
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.start_data import data_of, is_start
 from scrapy_bloom.text import plural
 from scrapy_bloom.transport.failures import hide_credentials
-from scrapy_bloom.transport.scripts import FILTER, Script
 
-_REQUEUE = Script("requeue", *FILTER, "queue")
 _BATCH, _SHOWN = 100, 20
 _URL = re.compile(rb"(?:https?|ftp|file|s3|data):[!#-&(-;=?-~]+")
 
@@ -91,15 +90,18 @@ def _requeue(target: Place, queue: RequestQueue, found: Sequence[tuple[bytes, by
     is_marked = any(fingerprint for _, fingerprint in found)
     there = target.retry(partial(read_filter, target.client, queue.filter_key)) if is_marked else None
     for first in range(0, len(found), _BATCH):
-        arguments: list[str | bytes | int] = ["", there.id if there else ""]
-        for member, fingerprint in found[first : first + _BATCH]:
-            arguments += [there.parameters.hasher(there.secret)(fingerprint) if fingerprint and there else b"", member]
-        call = partial(_REQUEUE.call, target.client, queue.keys.of_scripts(queue.filter_key), arguments)
-        if target.retry(call) < 0:
+        some = [
+            (there.parameters.hasher(there.secret)(fingerprint) if fingerprint and there else b"", member)
+            for member, fingerprint in found[first : first + _BATCH]
+        ]
+        if target.retry(partial(queue.requeue, there.id if there else "", some)) < 0:
             raise RefusedError(f"the filter at {queue.filter_key!r} was replaced meanwhile: run it again")
 
 
 def _described(member: bytes) -> str:
     """Return a stored request as a readable line, with its URL, without loading it."""
+    if is_start(member):
+        key, datum = data_of(member)
+        return f"start URL of {key}: {hide_credentials(repr(datum.decode(errors='replace')))}"
     url = _URL.search(member)
     return f"{hide_credentials(url[0].decode()) if url else 'no URL'} ({plural(len(member), 'byte')})"

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 Item = str | bytes
 
 _OPEN, _ALLOCATE, _DELETE, _INFO = (Script(name, *FILTER) for name in ("open", "allocate", "delete", "info"))
-_ADD, _FORGET, _CONTAINS = (Script(name, *FILTER, "call") for name in ("add", "forget", "contains"))
+_ADD, _FORGET, _CONTAINS = (Script(name, *FILTER, "steps", "call") for name in ("add", "forget", "contains"))
 _LOST = (
     "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
     "the pages of the lost one again"

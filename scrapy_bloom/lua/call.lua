@@ -1,8 +1,7 @@
--- The calls of a filter's caller, each executed once. KEYS: the filter; for a caller that cannot notice that the server went
+-- The calls of a filter's caller, each executed once, behind steps.lua. KEYS: the filter; for a caller that cannot notice that the server went
 -- back, a key that never exists: the node of a slot that is being moved refuses the script before its first write. ARGV: the
 -- state of the filter and the record that the caller knows, the record's field, its next record without the flags, the items.
--- A record is `opened number flags`: the time of the opening, and the number and the flags of the last call that changed
--- anything. Returns the flags, or if the caller's news are old the record and `news`. Returns an empty list if the server has
+-- A record has the time of the opening, and the number and the flags of the last call that changed anything, see steps.lua. Returns the flags, or if the caller's news are old the record and `news`. Returns an empty list if the server has
 -- lost data, and the caller is to open the filter again.
 local FIRST = 5
 
@@ -15,11 +14,9 @@ end
 local function numbered(filter, ask, flags)
   local f = filter.open(KEYS[1], match(ARGV[1], '^%x*'))
   local record = f and call('HGET', KEYS[1], ARGV[3])
-  local opened, last = match(record or '', '^(%d+) (%d+) ')
-  local known, answered = match(ARGV[2], '^(%d+) (%d+) ')
-  if opened ~= known or last + 0 < answered + 0 then return {} end
-  -- Otherwise the call was executed, and its reply was lost; or this is a late packet.
-  if last == answered then
+  local fate = step(record, ARGV[2])
+  if not fate then return {} end
+  if fate == 'next' then
     for i = FIRST + #flags, #ARGV do flags = flags .. (ask(f, ARGV[i]) and '1' or '0') end
     filter.save(f)
     record = ARGV[4] .. flags

@@ -1,105 +1,99 @@
--- join WORKER NUMBER STAMP LEASE SPIDER IS_NEW FLUSH IS_SHARED KNOWN, and of a filter to create: PARAMETERS ID SECRET TTL
--- SIZES.
--- Then the number of PARTITIONS, and in all but the first the ID, RUN and ORIGIN of its crawl, and FORCE.
--- Registers a worker; others wait for it only after its first exchange. STAMP is that of its last answered call:
--- requests that a later one took, without a reply, wait again. With FLUSH the script deletes the crawl first, and the filter
--- unless IS_SHARED.
+-- join WORKER OPENED ANSWERED LEASE SPIDER QUEUES NEW FLUSH SHARED KNOWN; of the first queue's crawl ID RUN ORIGIN SYNCED, and FORCE,
+-- each empty in the first queue; and of a filter to create PARAMETERS ID SECRET TTL SIZES.
+-- Registers a worker; its leases wait again. OPENED numbers its joins: one that is repeated gets its reply again. ANSWERED is the
+-- record of the worker's last answered call. With FLUSH the script deletes the crawl first, and the filter unless that is SHARED.
 -- KNOWN is the id of the filter that the worker knew: if that was lost, the shards that it has left are deleted.
--- A partition may be left behind by a crawl that ended, or was replaced, while a worker was killed. Requests that wait there
--- join the crawl, unless the first partition was flushed: the first worker to join another one continues that. STALE: the
--- partition has a later crawl, so the first one decides again; FORCE tells that it has, since it went back in time.
--- Returns the crawl's id, run and origin, the filter's id and secret, and the stamp. Then, of the registration that it has
--- replaced: the kind, the numbers of offers and returns of its last exchange, and the stamps. See FIELDS. And in several
--- partitions the workers and their reliances, in turn.
-local number, stamp, lease, spider = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local is_new, flush, is_shared = ARGV[6] == '1', ARGV[7] == '1', ARGV[8] == '1'
-local known, parameters, id, secret, ttl, sizes = unpack(ARGV, 9, 14)
-local partitions, of_first, run_of_first, origin_of_first, force = unpack(ARGV, 15, 19)
-local run, origin, of_spider, of_filter, stored_partitions =
-  unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter', 'partitions'))
+-- A queue of another crawl than the first queue's is emptied: a crawl has ended, or the first queue has lost it. STALE: it is that
+-- of a later crawl, so the first queue is to be joined again; FORCE tells that it has been. SYNCED is 1 if a worker has synced in the
+-- first queue, and so was in all: then a queue without a crawl has lost it.
+-- Returns OK, the crawl's id, run and origin, whether a worker has synced, the id and the secret of the filter, whether its first
+-- layer is there, what is kept of all that the worker was told (0: not all calls, 1: all calls, 2: also its leases, which wait again,
+-- and the filter), and the news.
+local opened, answered, lease, spider, queues, known = ARGV[2], ARGV[3], ARGV[4] + 0, ARGV[5], ARGV[6], ARGV[10]
+local is_new, flush, is_shared = ARGV[7] == '1', ARGV[8] == '1', ARGV[9] == '1'
+local of_first, run_of_first, origin_of_first, synced, force = unpack(ARGV, 11, 15)
+local parameters, id, secret, ttl, sizes = unpack(ARGV, 16, 20)
+local run, origin, of_spider, of_filter, stored_queues =
+  unpack(call('HMGET', CRAWL, 'run', 'origin', 'spider', 'filter', 'queues'))
 local filter_id, filter_secret, stored = filter.describe(FILTER)
 
-local function joined()
-  local relied = {}
-  for _, hash in ipairs(partitions == '1' and {} or {CRAWL, DEPARTED}) do
-    for worker, r in pairs(registrations(hash)) do relied[#relied + 1], relied[#relied + 2] = worker, r.relied end
-  end
-  return {'OK', news(), crawl.id, run, origin, filter_id, filter_secret,
-          my.stamp, my.replaced, my.offered, my.returned, my.marked, my.known, relied}
+local function joined(kept)
+  local f, has_synced = filter.open(FILTER), call('PTTL', CRAWL) == -1 and 1 or 0
+  return {'OK', crawl.id, run, origin, has_synced, filter_id, filter_secret, #f.layers > 0 and 1 or 0, kept, news(f)}
 end
 
-local departed = not my and call('HGET', DEPARTED, '@' .. ME)
-local NOBODY = {join = 0, works = 0, offered = 0, returned = 0, stamp = 0, prior = 0, since = 0, relied = '-'}
-local before = my or departed and parse(departed) or NOBODY
-if number <= before.join then
-  local is_repeated = my and number == my.join and my.stamp == my.prior and filter_id
-  return is_repeated and joined() or {'LATE', news()}
-end
+local last = tonumber(match(record or '', '^%d+')) or -1
+if last > opened + 0 then return {'LATE'} end
+if last == opened + 0 and my and filter_id then return joined(0) end
 
-local others = math.max(0, call('HLEN', CRAWL) - FIXED - (my and 1 or 0))
-if others > 0 and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOREIGN', of_spider, of_filter} end
-if crawl.id and stored_partitions ~= partitions then return {'PARTITIONS', stored_partitions} end
-local has_other_id = of_first ~= '' and crawl.id and crawl.id ~= of_first
-if has_other_id and tonumber(crawl.id) > tonumber(of_first) and force ~= '1' then return {'STALE', news()} end
+local others = others_of(ME)
+if next(others) and crawl.id and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOREIGN', of_spider, of_filter} end
+if crawl.id and stored_queues ~= queues then return {'QUEUES', stored_queues} end
+local is_other = of_first ~= '' and crawl.id and crawl.id ~= of_first
+if is_other and crawl.id + 0 > of_first + 0 and force ~= '1' then return {'STALE'} end
 local is_used = filter_id and call('HEXISTS', FILTER, 'queue:' .. QUEUE) == 1
-if of_first ~= '' then -- the waiting requests of this crawl stay
-  local is_older = has_other_id and tonumber(crawl.id) < tonumber(of_first)
-  flush = origin_of_first == 'flush' and (is_older or not crawl.id and (flush or not is_used))
-end
-local is_remainder = has_other_id and crawl.waiting == 0
-for _, r in pairs(has_other_id and registrations(CRAWL) or {}) do is_remainder = is_remainder and r.held == 0 end
-if not (flush and not is_shared) and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
-if not (flush and not is_shared) and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
-if (flush or is_remainder or not filter_id) and sizes == '' then return {'SIZES'} end
+local is_flushed = flush
+if of_first ~= '' then is_flushed = origin_of_first == 'flush' and (is_other or not crawl.id and (flush or not is_used)) end
+local deletes_filter = (is_flushed or is_other) and not is_shared
+if not deletes_filter and not filter_id and filter_secret then return {'WRONGTYPE', filter_secret} end
+if not deletes_filter and filter_id and stored ~= parameters then return {'MISMATCH', stored} end
+if (deletes_filter or not filter_id) and sizes == '' then return {'SIZES'} end
 
-if flush or is_remainder then
+if is_flushed or is_other then
+  local left = call('ZCARD', QUEUE)
+  for worker in pairs(others_of()) do left = left + held_by(worker) end
   delete_crawl(is_shared)
-  crawl, filter_id, filter_secret = {losses = 0, lost = 0, changed = 0}, filter.describe(FILTER)
-  if flush then
-    call('DEL', DEAD, FAILED, DELIVERIES)
-    others, my, departed, before = 0, nil, nil, NOBODY
-  end
-elseif my and stamp ~= my.stamp then
-  note_missing_leases(ME, my) -- otherwise the worker holds them all, and leases them again
-elseif is_new and has_other_id or not crawl.id and is_used then
-  -- The first partition has lost its crawl. Or this one has lost its own: its end would have removed the filter's field.
-  note_loss(0)
+  if is_flushed then call('DEL', DEAD, FAILED, DEATHS) end
+  crawl, record, my, others = {losses = 0, lost = 0}, nil, nil, {}
+  filter_id, filter_secret = filter.describe(FILTER)
+  if left > 0 and not is_flushed then note_loss(left) end
+elseif not crawl.id and (is_used or synced == '1') and not (my or next(others)) then
+  note_loss(0) -- the end of a crawl removes the filter's field
 end
-if not filter_id then
+local dead = match(record or '', '^dead (.*)')
+local kept = step(dead or record, answered) and 1 or 0
+if kept == 1 and filter_id == known and (dead or my and my.held == held_by(ME)) then kept = 2 end
+if filter_id then
+  call('HDEL', CRAWL, '') -- for a full server
+else
   filter_id, filter_secret = id, secret
   filter.create(FILTER, id, secret, parameters, sizes, ttl)
-  -- A join that arrives late, after the end of its crawl, leaves nothing for ever: the first exchange makes this last.
-  if ttl == '0' then call('PEXPIRE', FILTER, lease / 1000) end
+  if ttl == '0' then call('PEXPIRE', FILTER, HOUR) end -- the first sync makes it last
 end
 if known ~= '' and known ~= filter_id then filter.sweep(FILTER, known, call('HGET', FILTER, 'sizes')) end
-local is_first = not crawl.id
-if of_first ~= '' then crawl.id, run, origin = of_first, run_of_first, origin_of_first
-elseif is_first then crawl.id, origin = string.format('%.0f', NOW), flush and 'flush' or 'new' end
-if of_first == '' and (is_first or is_new and others == 0) then run = string.format('%.0f', NOW) end
+
+-- The hash of the workers may be lost alone: their leases wait again.
+for _, field in ipairs(call('HKEYS', CRAWL)) do
+  local worker = match(field, '^@(.+)')
+  if worker and worker ~= ME and not others[worker] then
+    depart(worker)
+    call('HDEL', CRAWL, field)
+  end
+end
+depart(ME)
 if is_new then
   -- Dead letters that no worker died with could not be read; perhaps this worker can.
-  local dead, back = entries_of(DEAD), {}
+  local dead = entries_of(DEAD)
   for i = 1, #dead, 2 do
-    if call('HEXISTS', DELIVERIES, dead[i + 1]) == 0 then
-      back[#back + 1], back[#back + 2] = dead[i], dead[i + 1]
+    if call('HEXISTS', DEATHS, dead[i + 1]) == 0 then
+      call('ZADD', QUEUE, dead[i], dead[i + 1])
       call('ZREM', DEAD, dead[i + 1])
     end
   end
-  in_parts('ZADD', QUEUE, back)
 end
-call('HDEL', DEPARTED, '@' .. ME)
-local LEASES, TAKEN = STEM .. 'leases:' .. ME, STEM .. 'taken:' .. ME
-if stamp == before.prior then move(TAKEN, QUEUE) end
-local took = call('ZCARD', TAKEN)
-my = {
-  join = number, held = call('ZCARD', LEASES) + took, took = took, works = before.works, suspect = 0, contact = NOW,
-  busy = my and stamp == my.stamp and my.busy or 1, -- so that a worker that rejoins before its end disturbs no other
-  lease = lease, stamp = NOW, prior = NOW, since = departed and NOW or before.since, offered = before.offered,
-  returned = before.returned, replaced = my and 1 or departed and 2 or 0, marked = before.stamp, known = before.prior,
-  relied = before.relied,
-}
-save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER,
-     'partitions', partitions, 'losses', crawl.losses,
-     'lost', crawl.lost, '@' .. ME, text_of(my))
-if is_first then call('PEXPIRE', CRAWL, lease / 1000) end
-return joined()
+
+local is_first = not crawl.id
+if of_first ~= '' then crawl.id, run, origin = of_first, run_of_first, origin_of_first
+else
+  if is_first then crawl.id, origin = format('%d', NOW), flush and 'flush' or 'new' end
+  if is_first or is_new and not next(others) then run = format('%d', NOW) end
+end
+record = opened .. ' 0 '
+my = {held = 0, idle = 0, synced = is_new and 0 or NOW, lease = lease, back = my and my.back or is_new and 0 or NOW}
+save('id', crawl.id, 'run', run, 'origin', origin, 'spider', spider, 'filter', FILTER, 'queues', queues, 'losses', crawl.losses,
+  'lost', crawl.lost, '@' .. ME, record)
+if is_first then
+  call('PEXPIRE', CRAWL, HOUR)
+  call('PEXPIRE', WORKERS, HOUR)
+end
+return joined(kept)

@@ -1,71 +1,36 @@
--- The head of every script of a queue, behind the library of the filter. Each script is atomic.
+-- The head of every script of a queue, behind block.lua, filter.lua and steps.lua. Each script is atomic.
 --
--- KEYS: filter, queue, crawl, departed, dead letters, failed, deliveries, suspects, and a key that never exists: the node
--- of a slot that is being moved refuses a script with a missing key before its first write. ARGV[1] is the worker.
+-- KEYS: filter, queue, crawl, workers, dead letters, failed, deaths, and a key that never exists: the node of a slot that is
+-- being moved refuses a script with a missing key before its first write. ARGV[1] is the worker.
 --
--- crawl       hash: id, run (time at which the first of its present workers started), origin, spider, filter and
---             partitions of its workers, losses, lost (requests); and `@<worker>`, a registration, see FIELDS. Its field
---             waiting has the requests in the queue after the last script; changed is the time of the last exchange that
---             changed more than contacts.
--- departed    hash: registrations of workers that left, or died; settled: the latest stamp of pruned ones, and of
---             noted losses
--- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: the requests of its last exchange, leased as well
--- deliveries  hash: deaths of each suspect, a request that a dead worker had leased; suspects: the suspect of each worker.
---             The first death counts for all requests of the worker, since it is unknown which it had started. Later ones
---             count only for a suspect that the worker had started, and only these make a dead letter.
--- failed      hash: "run score fingerprint" of each request that is kept for the next run
+-- crawl       hash: id, run (when the first of its present workers started), origin (`flush` or `new`), spider, filter and
+--             queues of its workers; waiting: requests in the queue after the last script; losses, lost: how often requests
+--             have vanished, and how many; departures: registrations that ended; and `@<worker>`, the record of its calls, see steps.lua, behind `dead ` if it was presumed so
+-- workers     hash: a registration by worker, see `parse`
+-- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: those of its last sync, leased as well
+-- deaths      hash: how many workers have died with a request. Such a *suspect* is leased to a worker that holds no other one
+-- failed      hash: `run score fingerprint` of each request that is kept for the next run
+-- start data that a worker has popped are members of these sets, before all requests: see `start_entry`
 --
--- Times are Unix times of the server in microseconds.
+-- Times are Unix times of the server in milliseconds. A full server refuses a script's first write, unless that deletes, and
+-- permits all writes behind it. An ACL may deny any command: what adds comes before what deletes.
 local filter = load_filter()
-local FILTER, QUEUE, CRAWL, DEPARTED, DEAD, FAILED, DELIVERIES, SUSPECTS = unpack(KEYS)
-local STEM = string.sub(CRAWL, 1, -6)
-local ME = ARGV[1]
+local FILTER, QUEUE, CRAWL, WORKERS, DEAD, FAILED, DEATHS = unpack(KEYS)
+local STEM, ME, HOUR = sub(CRAWL, 1, -6), ARGV[1], 3600000
 local time = call('TIME')
-local NOW = time[1] * 1000000 + time[2]
+local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- join        number of its last join
--- held        requests in leases:<w> and taken:<w>; took: those in taken:<w>
--- busy        0 only if its last exchange said idle, and took nothing; works: it has exchanged
--- suspect     1 if it holds a suspect, 2 if it has started it
--- contact     time of its last script; lease: after which it is presumed dead
--- stamp       time of its last exchange or join, and prior: of the one before, whose reply it has
--- since       time of its return, if it was away for longer than its lease; else 0
--- offered     requests that its last exchange offered; returned: and that it returned
--- replaced    replaced by its join: 0 nothing, 1 a registration, 2 a departed one; with the stamps of that: marked, known
--- relied      its reliance: crawl, and its stamps in all partitions when it acknowledged here last, or -
-local FIELDS = {'join', 'held', 'took', 'busy', 'works', 'suspect', 'contact', 'lease', 'stamp', 'prior',
-                'since', 'offered', 'returned', 'replaced', 'marked', 'known', 'relied'}
-local FIXED = 10 -- fields of the crawl that are no registrations
-local FORMAT = string.rep('%.0f ', #FIELDS - 1) .. '%s'
-
+-- held: requests in leases:<w> and taken:<w>. idle: 1 if its last sync said that it holds nothing. contact: its last script.
+-- synced: its last sync, 0 before the first one. lease: so long after its last contact it is presumed dead. back: when it
+-- returned, if it was away for longer.
 local function parse(text)
-  local r, i = {}, 0
-  for value in string.gmatch(text, '%S+') do
-    i = i + 1
-    r[FIELDS[i]] = tonumber(value) or value
-  end
-  return r
+  local held, idle, contact, synced, lease, back = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  return {held = held + 0, idle = idle + 0, contact = contact + 0, synced = synced + 0, lease = lease + 0, back = back + 0}
 end
 
-local function text_of(r)
-  local values = {}
-  for i, field in ipairs(FIELDS) do values[i] = r[field] end
-  return string.format(FORMAT, unpack(values))
-end
-
--- Write a hash. A full server refuses an HSET that is the first write of a script, but not one after an HDEL.
-local function write(key, ...)
-  call('HDEL', key, '')
-  call('HSET', key, ...)
-end
-
--- Call a command with many arguments in portions: a Lua call takes about 8,000. Return the sum of the replies.
+-- Call a command with many arguments in portions: a Lua call takes about 8,000.
 local function in_parts(command, key, arguments)
-  local sum = 0
-  for first = 1, #arguments, 1000 do
-    sum = sum + call(command, key, unpack(arguments, first, math.min(first + 999, #arguments)))
-  end
-  return sum
+  for first = 1, #arguments, 1000 do call(command, key, unpack(arguments, first, math.min(first + 999, #arguments))) end
 end
 
 -- Scores and members of a sorted set, in turn.
@@ -75,135 +40,134 @@ local function entries_of(key)
   return entries
 end
 
--- Move a sorted set into another one. The HDEL comes first for a full server; then, before anything is deleted, a ZADD
--- that changes nothing, for an ACL that denies it.
-local function move(from, to)
-  local entries = entries_of(from)
-  call('HDEL', CRAWL, '')
-  call('ZADD', to, 'XX', 0, '')
-  call('DEL', from)
-  in_parts('ZADD', to, entries)
+local function leases_of(worker) return STEM .. 'leases:' .. worker, STEM .. 'taken:' .. worker end
+local LEASES, TAKEN = leases_of(ME)
+
+local function held_by(worker)
+  local leases, taken = leases_of(worker)
+  return call('ZCARD', leases) + call('ZCARD', taken)
 end
 
-local noted = call('HMGET', CRAWL, 'id', '@' .. ME, 'waiting', 'losses', 'lost', 'changed')
-local my = noted[2] and parse(noted[2])
-for i = 3, 6 do noted[i] = tonumber(noted[i] or 0) end
-local crawl = {id = noted[1], waiting = call('ZCARD', QUEUE), losses = noted[4], lost = noted[5], changed = noted[6]}
-if my and my.contact + my.lease < NOW then my.since = NOW end
+-- The member of a start datum that was popped from KEY, a list, set or zset; SCORE: its score in a zset. UNIQUE: equal data are two.
+local function start_entry(kind, key, datum, score, unique)
+  return '\0start ' .. kind .. ' ' .. unique .. ' ' .. score .. ' ' .. #key .. ' ' .. key .. datum
+end
+
+-- Give the start data of a sorted set back to their keys, the last ones first: they were popped from the other end.
+local function give_back(set)
+  local members = call('ZRANGEBYSCORE', set, '-inf', '-inf')
+  for i = #members, 1, -1 do
+    local kind, score, size, rest = match(members[i], '^%zstart (%S+) %S+ (%S+) (%d+) (.*)$')
+    if kind then
+      local key, datum = sub(rest, 1, size), sub(rest, size + 1)
+      if kind == 'list' then call('LPUSH', key, datum)
+      elseif kind == 'set' then call('SADD', key, datum)
+      else call('ZADD', key, 'NX', score, datum) end -- if it was added again, it keeps its new score
+      call('ZREM', set, members[i])
+    end
+  end
+end
+
+local noted = call('HMGET', CRAWL, 'id', '@' .. ME, 'waiting', 'losses', 'lost')
+local crawl = {id = noted[1], losses = (noted[4] or 0) + 0, lost = (noted[5] or 0) + 0}
+local record, my = noted[2], call('HGET', WORKERS, ME)
+my = my and parse(my)
+if my and my.contact + my.lease < NOW then my.back = NOW end
 
 local function note_loss(requests)
   crawl.losses, crawl.lost = crawl.losses + 1, crawl.lost + requests
-  write(CRAWL, 'losses', crawl.losses, 'lost', crawl.lost)
+  call('HDEL', CRAWL, '')
+  call('HSET', CRAWL, 'losses', crawl.losses, 'lost', crawl.lost, 'waiting', call('ZCARD', QUEUE))
 end
 
 -- Only the scripts take requests: a shorter queue was deleted or evicted, or another client takes requests, too.
-if crawl.waiting < noted[3] then
-  note_loss(noted[3] - crawl.waiting)
-  write(CRAWL, 'waiting', crawl.waiting)
+local vanished = noted[3] and noted[3] - call('ZCARD', QUEUE) or 0
+if vanished > 0 then note_loss(vanished) end
+
+-- Let a filter with a TTL outlive its items: an empty one is not lost. Beats come several times in a lease.
+local function keep(f)
+  if f and f.ttl > 0 then call('PEXPIREAT', FILTER, format('%d', NOW + 1.5 * f.ttl + my.lease)) end
 end
 
--- Write the number of waiting requests, and further fields; each script that changes the queue ends with it.
+-- Write the registration of this worker and further fields of the crawl. Each script that changes anything ends with it.
 local function save(...)
+  if my then
+    my.contact = NOW
+    call('HSET', WORKERS, ME, table.concat({my.held, my.idle, my.contact, my.synced, my.lease, my.back}, ' '))
+  end
   crawl.waiting = call('ZCARD', QUEUE)
-  write(CRAWL, 'waiting', crawl.waiting, 'changed', string.format('%.0f', crawl.changed), ...)
+  call('HSET', CRAWL, 'waiting', crawl.waiting, ...)
 end
 
--- Return how many leases of a worker Redis has lost alone.
-local function missing_leases(worker, r)
-  local taken = r.took > 0 and call('ZCARD', STEM .. 'taken:' .. worker) or 0
-  return r.held - call('ZCARD', STEM .. 'leases:' .. worker) - taken
+-- End the registration of a worker, but not its record; its leases wait again. Returns scores and members of these.
+local function depart(worker)
+  local leases, taken = leases_of(worker)
+  local entries = entries_of(leases)
+  for _, each in ipairs(entries_of(taken)) do entries[#entries + 1] = each end
+  in_parts('ZADD', QUEUE, entries)
+  call('DEL', leases, taken)
+  if call('HDEL', WORKERS, worker) == 1 then call('HINCRBY', CRAWL, 'departures', 1) end
+  return entries
 end
 
--- Note these, before the registration ends or another one takes its place.
-local function note_missing_leases(worker, r)
-  local missing = missing_leases(worker, r)
-  if missing ~= 0 then note_loss(math.max(missing, 0)) end
-end
-
--- End the registration of a worker; its leases wait again, even if another worker has leased an equal request.
-local function depart(worker, r)
-  move(STEM .. 'leases:' .. worker, QUEUE)
-  move(STEM .. 'taken:' .. worker, QUEUE)
-  call('HDEL', SUSPECTS, worker)
-  call('HDEL', CRAWL, '@' .. worker)
-  r.held, r.took, r.suspect, r.contact = 0, 0, 0, NOW
-  write(DEPARTED, '@' .. worker, text_of(r))
-end
-
--- Registrations in a hash by worker, this one's included.
-local function registrations(hash)
-  local all, found = call('HGETALL', hash), {}
+-- The registrations of the other workers.
+local function others_of(me)
+  local all, found = call('HGETALL', WORKERS), {}
   for i = 1, #all, 2 do
-    local worker = string.match(all[i], '^@(.+)')
-    if worker then found[worker] = parse(all[i + 1]) end
+    if all[i] ~= me then found[all[i]] = parse(all[i + 1]) end
   end
   return found
 end
 
-local DAY = 86400000000
-
-local function settled() return tonumber(call('HGET', DEPARTED, 'settled') or 0) end
-
-local function settle(stamp)
-  if stamp > settled() then write(DEPARTED, 'settled', string.format('%.0f', stamp)) end
-end
-
--- Requeue the leases of workers whose lease has ended. After an outage all look dead, and get one lease more to come back.
--- Return whether the crawl is quiet, the number and oldest contact of the other workers, the dead ones, the new dead letters,
--- and the time of the last change. Of each dead worker it returns its name, its silence and its number of requests.
-local function reap(max_deliveries)
-  local is_quiet, others, oldest, told, buried = true, 0, NOW, {}, {}
-  local was_away = NOW < my.since + my.lease
-  for worker, r in pairs(registrations(CRAWL)) do
-    if worker ~= ME and not was_away and r.contact + r.lease < NOW then
-      note_missing_leases(worker, r)
-      local leases = {entries_of(STEM .. 'leases:' .. worker), entries_of(STEM .. 'taken:' .. worker)}
-      local suspect = r.suspect == 2 and call('HGET', SUSPECTS, worker)
-      told[#told + 1], told[#told + 2], told[#told + 3] = worker, NOW - r.contact, #leases[1] / 2 + #leases[2] / 2
-      depart(worker, r)
-      for _, entries in ipairs(max_deliveries > 0 and leases or {}) do
-        for j = 1, #entries, 2 do
-          local member = entries[j + 1]
-          if call('HEXISTS', DELIVERIES, member) == 0 then
-            call('HSET', DELIVERIES, member, 1)
-          elseif member == suspect and call('HINCRBY', DELIVERIES, member, 1) >= max_deliveries then
-            call('ZREM', QUEUE, member)
-            call('ZADD', DEAD, entries[j], member)
-            buried[#buried + 1] = member
-          end
+-- Requeue the leases of workers that are presumed dead. After an outage all seem dead, and get one lease more to come back.
+-- Each death counts for all leases; a request that as many workers as MOST have died with becomes a dead letter, 0: none.
+-- Returns whether the crawl is quiet: nothing waits, nothing is leased, and each worker was idle when it synced last; the number
+-- of other workers, the earliest of their last syncs, now, and the departures; of each dead worker the name, the silence and the
+-- number of leases; and the new dead letters.
+local function reap(most)
+  local is_quiet, number, earliest, dead, buried = my and my.held == 0, 0, NOW, {}, {}
+  for worker, r in pairs(others_of(ME)) do
+    if r.contact + r.lease < NOW and not (my and NOW < my.back + my.lease) then
+      local held = held_by(worker)
+      if r.held ~= held then note_loss(math.max(r.held - held, 0)) end
+      local entries = depart(worker)
+      local theirs = call('HGET', CRAWL, '@' .. worker)
+      if theirs then call('HSET', CRAWL, '@' .. worker, 'dead ' .. theirs) end -- its next sync learns why it must join again
+      dead[#dead + 1], dead[#dead + 2], dead[#dead + 3] = worker, NOW - r.contact, #entries / 2
+      for i = 2, most > 0 and #entries or 0, 2 do
+        if call('HINCRBY', DEATHS, entries[i], 1) >= most then
+          call('ZADD', DEAD, entries[i - 1], entries[i])
+          call('ZREM', QUEUE, entries[i])
+          buried[#buried + 1] = entries[i]
         end
       end
-      -- Late packets of a worker are fenced for a day.
-      for old, o in pairs(registrations(DEPARTED)) do
-        if o.contact + DAY < NOW then
-          settle(o.stamp)
-          call('HDEL', DEPARTED, '@' .. old)
-        end
-      end
-    elseif worker ~= ME then
-      others, oldest = others + 1, math.min(oldest, r.contact)
-      is_quiet = is_quiet and r.busy == 0 and r.held == 0
+    else
+      number, earliest = number + 1, math.min(earliest, r.synced)
+      is_quiet = is_quiet and r.idle == 1 and r.held == 0
     end
   end
-  is_quiet = is_quiet and my.held == 0 and call('ZCARD', QUEUE) == 0
-  return {is_quiet and 1 or 0, others, oldest, told, buried, crawl.changed}
+  is_quiet = is_quiet and call('ZCARD', QUEUE) == 0
+  return {is_quiet and 1 or 0, number, earliest, NOW, (call('HGET', CRAWL, 'departures') or 0) + 0, dead, buried}
 end
 
--- Delete the crawl, and its filter unless that is shared. Failed requests and dead letters stay.
+-- Delete the crawl, and its filter unless that is shared. Failed requests and dead letters stay, and start data return.
 local function delete_crawl(is_shared)
-  for _, hash in ipairs({CRAWL, DEPARTED}) do
-    for worker in pairs(registrations(hash)) do call('DEL', STEM .. 'leases:' .. worker, STEM .. 'taken:' .. worker) end
+  for _, hash in ipairs({CRAWL, WORKERS}) do
+    for _, field in ipairs(call('HKEYS', hash)) do
+      for _, set in ipairs({leases_of(match(field, '^@?(.*)'))}) do
+        give_back(set)
+        call('DEL', set)
+      end
+    end
   end
-  call('DEL', QUEUE, CRAWL, DEPARTED, SUSPECTS)
+  give_back(QUEUE)
+  call('DEL', QUEUE, CRAWL, WORKERS)
   -- These show that workers died with a dead letter.
-  if call('EXISTS', DEAD) == 0 then call('DEL', DELIVERIES) end
+  if call('EXISTS', DEAD) == 0 then call('DEL', DEATHS) end
   if is_shared then call('HDEL', FILTER, 'queue:' .. QUEUE) else filter.delete(FILTER) end
 end
 
 -- The part of every reply about the crawl.
 local function news(f)
-  return {crawl.waiting, crawl.losses, crawl.lost, f and f.forgets or 0, f and f.lost or 0}
+  return {crawl.waiting or call('ZCARD', QUEUE), crawl.losses, crawl.lost, f and f.forgets or 0, f and f.lost or 0}
 end
-
--- The worker is not registered, or the server has gone back: it must join again.
-local function expired() return {'EXPIRED', news()} end

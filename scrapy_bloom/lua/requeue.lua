@@ -12,7 +12,7 @@ for i = 3, #ARGV, 2 do
     call('ZADD', QUEUE, score, member)
     call('ZREM', DEAD, member)
     call('HDEL', FAILED, member)
-    call('HDEL', DELIVERIES, member)
+    call('HDEL', DEATHS, member)
     moved = moved + 1
   end
 end

@@ -18,8 +18,6 @@ _INSPECT = Script("inspect")
 _KINDS = ("zset", "list", "none")
 # The fields of a crawl that are text.
 _TEXTS = "id", "filter", "spider"
-# Places of the fields of a registration, as `queue.lua` lists them.
-_HELD, _CONTACT, _LEASE = 1, 6, 7
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class RegisteredWorker:
         name: the worker's name.
         lease: its lease in seconds.
         silent: seconds since its last heartbeat.
+        synced: seconds since its last sync, None before the first one.
         holds: requests that it has leased.
         spider: the class of its spider.
     """
@@ -37,6 +36,7 @@ class RegisteredWorker:
     name: str
     lease: float
     silent: float
+    synced: float | None
     holds: int
     spider: str
 
@@ -47,10 +47,10 @@ class RegisteredWorker:
 
     @classmethod
     def of(cls, name: str, text: bytes, spider: str, now: int) -> Self:
-        """Return the worker of a registration."""
-        fields = text.split()
-        held, contact, lease = (int(fields[i]) for i in (_HELD, _CONTACT, _LEASE))
-        return cls(name, lease / 1e6, max(0, now - contact) / 1e6, held, spider)
+        """Return the worker of a registration, see `queue.lua`."""
+        held, _, contact, synced, lease, _ = map(int, text.split())
+        silent, since_sync = max(0, now - contact) / 1000, max(0, now - synced) / 1000
+        return cls(name, lease / 1000, silent, since_sync if synced else None, held, spider)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def inspect(client: Any, queue: str) -> QueueState:
         WrongTypeError: the key holds a type that no queue has.
     """
     keys = QueueKeys(queue)
-    reply: list[Any] = _INSPECT.call(client, [queue, keys.crawl, keys.dead_letters, keys.failed], [])
+    reply: list[Any] = _INSPECT.call(client, [queue, keys.crawl, keys.workers, keys.dead_letters, keys.failed], [])
     kind = as_text(reply[0])
-    waiting, dead_letters, failed, crawl, now = reply[1:]
+    waiting, dead_letters, failed, crawl, workers, now = reply[1:]
     if kind not in _KINDS:
         raise WrongTypeError(f"the key {queue!r} holds a {kind} that is not a queue: give the --queue")
     fields = {name.decode(errors="replace"): value for name, value in zip(crawl[::2], crawl[1::2], strict=True)}
@@ -132,11 +132,10 @@ def inspect(client: Any, queue: str) -> QueueState:
         has_losses=missing > 0 or int(fields.get("losses", 0)) > 0,
         crawl=crawl_id,
         filter=filter_key,
-        partitions=int(fields.get("partitions", 0)),
+        partitions=int(fields.get("queues", 0)),
         workers=tuple(
-            RegisteredWorker.of(name.removeprefix("@"), text, spider, now)
-            for name, text in sorted(fields.items())
-            if name.startswith("@")
+            RegisteredWorker.of(name.decode(errors="replace"), text, spider, now)
+            for name, text in sorted(zip(workers[::2], workers[1::2], strict=True))
         ),
     )
 
@@ -155,13 +154,16 @@ def sum_of(states: Sequence[QueueState]) -> QueueState:
 
 def _sum_of_workers(registered: Sequence[RegisteredWorker]) -> RegisteredWorker:
     """Return the sum of one worker's registrations, with the longest silence."""
+    synced = max((each.synced for each in registered if each.synced is not None), default=None)
     silent, holds = max(each.silent for each in registered), sum(each.holds for each in registered)
-    return replace(registered[0], silent=silent, holds=holds)
+    return replace(registered[0], silent=silent, synced=synced, holds=holds)
 
 
 def first_request(client: Any, queue: str) -> bytes | None:
-    """Return the first request's stored bytes, or None from an empty queue or a list."""
+    """Return the first request's stored bytes, or None from a queue without requests or a list."""
     if as_text(client.type(queue)) != "zset":
         return None
-    found: list[bytes] = client.execute_command("ZRANGE", queue, 0, 0, **{NEVER_DECODE: []})
+    # Start data have the lowest score.
+    command = ("ZRANGEBYSCORE", queue, "(-inf", "+inf", "LIMIT", 0, 1)
+    found: list[bytes] = client.execute_command(*command, **{NEVER_DECODE: []})
     return found[0] if found else None

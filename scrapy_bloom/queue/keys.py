@@ -27,12 +27,11 @@ class QueueKeys:
 
     Attributes:
         queue: the sorted set of requests.
-        crawl: the hash of the crawl, and of its workers' registrations.
-        departed: the hash of the registrations of workers that left or died.
+        crawl: the hash of the crawl, and of the records of its workers.
+        workers: the hash of the registrations of its workers.
         dead_letters: the sorted set of dead letters.
         failed: the hash of failed requests that are kept for the next run.
-        deliveries: the hash of requests that workers have died with, and how many have.
-        suspects: the hash of requests that workers run alone, since others have died with them.
+        deaths: the hash of requests that workers have died with, and how many have.
         absent: a key that never exists, see `queue.lua`.
         dupefilter: the key of a filter in the queue's slot.
     """
@@ -41,22 +40,21 @@ class QueueKeys:
         stem = tagged(queue)
         self.queue = queue
         self.crawl = f"{stem}:crawl"
-        self.departed = f"{stem}:departed"
+        self.workers = f"{stem}:workers"
         self.dead_letters = f"{stem}:dead-letter"
         self.failed = f"{stem}:failed"
-        self.deliveries = f"{stem}:deliveries"
-        self.suspects = f"{stem}:suspects"
+        self.deaths = f"{stem}:deaths"
         self.absent = f"{stem}:absent"
         self.dupefilter = f"{stem}:dupefilter"
         self._of_workers = f"{stem}:leases:", f"{stem}:taken:"
 
     def of_scripts(self, filter_key: str) -> tuple[str, ...]:
         """Return KEYS of the queue's scripts, in the order of `queue.lua`."""
-        of_crawl = self.queue, self.crawl, self.departed
-        return (filter_key, *of_crawl, self.dead_letters, self.failed, self.deliveries, self.suspects, self.absent)
+        of_crawl = self.queue, self.crawl, self.workers
+        return (filter_key, *of_crawl, self.dead_letters, self.failed, self.deaths, self.absent)
 
     def of_worker(self, worker: str) -> tuple[str, ...]:
-        """Return the sorted sets of a worker's leases, and of the requests that its last exchange took."""
+        """Return the sorted sets of a worker's leases, and of the requests that its last sync took."""
         return tuple(prefix + worker for prefix in self._of_workers)
 
     def share_slot_with(self, key: str) -> bool:
@@ -71,23 +69,6 @@ class QueueKeys:
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its other keys."""
         return key in self.of_scripts(self.queue) or key.startswith(self._of_workers)
-
-
-class StartKeys:
-    """The keys of the start URLs at `start`, all in one cluster slot.
-
-    Attributes:
-        start: the key of the start URLs.
-        leased: the hash of start URLs that workers have taken and not queued yet.
-        dead_letters: the list of start URLs that made no request.
-        absent: a key that never exists, as in `QueueKeys`.
-    """
-
-    def __init__(self, start: str) -> None:
-        self.start = start
-        self.leased = f"{tagged(start)}:leased"
-        self.dead_letters = f"{tagged(start)}:dead-letter"
-        self.absent = f"{tagged(start)}:absent"
 
 
 def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:
@@ -270,19 +251,6 @@ def names_shared_filter(settings: BaseSettings) -> bool:
 def queue_of(settings: BaseSettings, spider: object) -> str:
     """Return the key of scrapy-redis's queue for a spider, or another object with its attributes."""
     return queue_name(_queue_template(settings), spider)
-
-
-def start_key_of(settings: BaseSettings, spider: Any) -> str:
-    """Return the key of the start URLs of a spider, or another object with its attributes.
-
-    Raises:
-        ConfigError: the key is invalid.
-    """
-    setting, key = "redis_key", spider.redis_key
-    if key is None:
-        setting = "REDIS_START_URLS_KEY"
-        key = settings.get(setting) or defaults.START_URLS_KEY
-    return key_of(setting, key, spider)
 
 
 def _queue_template(settings: BaseSettings) -> str:

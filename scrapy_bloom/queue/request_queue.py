@@ -1,14 +1,16 @@
 """Send the calls of a queue's workers to Redis: one script each, over the queue and its filter in one slot."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Call, IndexedCall, Offer
+from scrapy_bloom.queue.keys import QueueKeys, tagged
+from scrapy_bloom.queue.messages import Call, Offer, Received
+from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.connect import is_cluster
 from scrapy_bloom.transport.scripts import FILTER, Script
@@ -19,7 +21,7 @@ _PORTION = 500
 
 @cache
 def _script(name: str) -> Script:
-    return Script(name, *FILTER) if name in ("allocate", "info") else Script(name, *FILTER, "queue")
+    return Script(name, *FILTER) if name == "info" else Script(name, *FILTER, "steps", "queue")
 
 
 class RequestQueue:
@@ -29,6 +31,7 @@ class RequestQueue:
         client: a `redis.Redis` or `redis.RedisCluster`.
         queue: the queue's key.
         filter_key: the filter's key.
+        starts: the keys of start data.
 
     Raises:
         ConfigError: the keys are the same, or in different slots of the client's cluster.
@@ -38,11 +41,12 @@ class RequestQueue:
         filter_key: the filter's key.
     """
 
-    def __init__(self, client: Any, queue: str, filter_key: str) -> None:
+    def __init__(self, client: Any, queue: str, filter_key: str, starts: Sequence[str] = ()) -> None:
         self.keys = QueueKeys(queue)
         self.filter_key = filter_key
         self._client = client
         self._names = self.keys.of_scripts(filter_key)
+        self._starts = tuple(starts)
         if self.keys.include(filter_key):
             raise ConfigError(
                 f"SCHEDULER_DUPEFILTER_KEY = {filter_key!r}: the queue {queue!r} uses this key; set another one"
@@ -52,14 +56,26 @@ class RequestQueue:
 
     def send(self, worker: str, call: Call) -> Any:
         """Execute a call of a worker, and return the script's reply."""
-        if call.script == "allocate":
-            return _script("allocate").call(self._client, [self.filter_key], call.arguments)
-        return _script(call.script).call(self._client, self._names, (worker, *call.arguments))
+        names = (*self._names, *self._starts) if call.script == "sync" else self._names
+        return _script(call.script).call(self._client, names, (worker, *call.arguments))
 
     def describe_filter(self, filter_id: bytes) -> list[Any] | None:
         """Return the reply for `describe_reply`, or None if the key holds another filter."""
         status, *reply = _script("info").call(self._client, [self.filter_key], [filter_id])
         return reply if status == b"OK" else None
+
+    def requeue(self, filter_id: bytes | str, requests: Iterable[tuple[bytes, bytes]]) -> int:
+        """Move dead letters and failed requests to the queue.
+
+        Args:
+            filter_id: the filter in which they are marked, or "".
+            requests: of each its item in the filter, or b"", and its bytes.
+
+        Returns:
+            How many were moved: others were meanwhile. -1 if there is another filter.
+        """
+        arguments = (value for request in requests for value in request)
+        return int(_script("requeue").call(self._client, self._names, ("", filter_id, *arguments)))
 
     def count_dead_letters(self) -> int:
         """Return the number of dead letters."""
@@ -74,13 +90,13 @@ class RequestQueue:
 
 def send_each(
     queues: Sequence[RequestQueue], runtime: Runtime = RUNTIME
-) -> Callable[[str, Sequence[IndexedCall]], list[Any]]:
+) -> Callable[[str, Sequence[tuple[int, Call]]], list[Any]]:
     """Return a function that executes calls of a worker, each in the queue of its index, at once.
 
     It returns the replies; a call that failed has its error for one.
     """
 
-    def send(worker: str, call: IndexedCall) -> Any:
+    def send(worker: str, call: tuple[int, Call]) -> Any:
         try:
             return queues[call[0]].send(worker, call[1])
         except Exception as error:  # the caller raises it
@@ -88,6 +104,55 @@ def send_each(
 
     at_once = runtime.at_once(len(queues))
     return lambda worker, calls: list((map if len(calls) == 1 else at_once)(partial(send, worker), calls))
+
+
+class Sender:
+    """Sends the calls of a worker.
+
+    Args:
+        name: the worker's name.
+        worker: the worker.
+        queues: its queues.
+        note: called with the index of a queue and what its reply says.
+        runtime: the clock and threads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: Worker,
+        queues: Sequence[RequestQueue],
+        note: Callable[[int, Received], object],
+        runtime: Runtime = RUNTIME,
+    ) -> None:
+        self._name, self._worker, self._note, self._runtime = name, worker, note, runtime
+        self._send = send_each(queues, runtime)
+        self._count = len(queues)
+
+    def step(self, want: int = 0) -> bool:
+        """Execute the next calls of the worker at once, one for each queue at most; return whether there were any.
+
+        Raises:
+            JoinRefusedError: the queue or the filter is not this worker's.
+            RedisError: a call has no reply, or was refused.
+        """
+        calls = self._worker.next_calls(want, self._runtime.monotonic())
+        left, problem = [index for index, _ in calls], None
+        try:
+            for (index, call), reply in zip(calls, self._send(self._name, calls), strict=True):
+                if isinstance(reply, Exception):
+                    problem = reply
+                else:
+                    left.remove(index)
+                    self._note(index, self._worker.receive(index, call, reply))
+            if problem is not None:
+                if self._count > 1:
+                    problem.add_note(f"{'partition' if len(left) == 1 else 'partitions'} {', '.join(map(str, left))}")
+                raise problem
+        finally:
+            for index in left:
+                self._worker.lose(index)
+        return bool(calls)
 
 
 def _kept(found: dict[bytes, bytes]) -> Iterator[tuple[bytes, Offer]]:
@@ -108,4 +173,21 @@ def _require_one_slot(keys: QueueKeys, filter_key: str) -> None:
             f"SCHEDULER_DUPEFILTER_KEY = {filter_key!r}: the cluster keeps it in another slot than the queue "
             f"{keys.queue!r}, but both change in one step; set SCHEDULER_DUPEFILTER_KEY = {keys.dupefilter!r}, or "
             "give both keys the same part in braces"
+        )
+
+
+def require_slot_of_start(keys: QueueKeys, start: str, spider: str) -> None:
+    """Refuse a key of start data of this spider that a cluster keeps in another slot than the queue.
+
+    Raises:
+        ConfigError: it does; it names a key for the queue, with the spider's name as `%(spider)s` if possible, so that
+            the filter's default key follows.
+    """
+    if not keys.share_slot_with(start):
+        parts = re.split(rf"\b{re.escape(spider)}\b", tagged(start), maxsplit=1)
+        template = "%(spider)s".join(part.replace("%", "%%") for part in parts)
+        raise ConfigError(
+            f"SCHEDULER_QUEUE_KEY = {keys.queue!r}: the cluster keeps the start URLs at {start!r} in another slot than "
+            "the queue, but a worker takes and leases them in one step; set SCHEDULER_QUEUE_KEY = "
+            f"{template + ':requests'!r}, or give both keys the same part in braces"
         )

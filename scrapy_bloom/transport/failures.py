@@ -36,9 +36,10 @@ _TOO_MANY_CLIENTS = "max number of clients"
 _OF_FILTER = (
     "EVAL, EVALSHA, GETRANGE, HDEL, HEXISTS, HGET, HMGET, HSET, PEXPIREAT, PTTL, SETRANGE, STRLEN, TIME, TYPE, UNLINK"
 )
-# Further commands of a queue, on its key and on the keys that begin with it in braces; HKEYS: of start URLs.
+# Further commands of a queue, on its key and on the keys that begin with it in braces.
 _OF_QUEUE = (
-    "DEL, EXISTS, HGETALL, HINCRBY, HKEYS, HLEN, HSCAN, PERSIST, PEXPIRE, PING, ZADD, ZCARD, ZRANGE, ZREM, ZSCORE"
+    "DEL, EXISTS, HGETALL, HINCRBY, HKEYS, HLEN, HSCAN, PERSIST, PEXPIRE, PING, ZADD, ZCARD, ZRANGE, ZRANGEBYSCORE, "
+    "ZREM, ZSCORE, ZUNIONSTORE"
 )
 FILTER_COMMANDS, QUEUE_COMMANDS = tuple(_OF_FILTER.split(", ")), tuple(_OF_QUEUE.split(", "))
 
@@ -119,6 +120,11 @@ _FROM_REPLICA = (
     _is(exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.BusyLoadingError),
     _carries("READONLY", "MASTERDOWN", "LOADING"),
 )
+
+
+def caught_error(text: str) -> Exception:
+    """Return the error of a command whose text a script has caught and returned."""
+    return exceptions.ResponseError(text)
 
 
 def advice_for(error: Exception) -> str | None:

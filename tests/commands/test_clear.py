@@ -13,7 +13,7 @@ from scrapy_bloom.cli import clear
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.queue.inspection import inspect
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Outcome, Trouble
+from scrapy_bloom.queue.messages import Outcome
 from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.live_worker import LiveWorker
@@ -181,10 +181,8 @@ def test_beside_a_worker(client: redis.Redis, key: str, clear_it: Clear) -> None
     """A live worker joins a new crawl, and learns that the old one was deleted, and not lost."""
     worker = crawl(client, key)
     assert clear_it("--queue", f"{key}:queue", "--with-queue", "--yes")[0] == 0
-    worker.push(b"a link")
-    worker.join()
-    worker.call()
-    assert worker.worker.troubles == [Trouble.FLUSHED]
+    worker.offer(b"a link")
+    assert [received.rejoin for received in worker.work_off() if received.rejoin] == ["flush"]
     state = inspect(client, f"{key}:queue")
     assert (state.has_losses, state.dead_letters, state.failed, len(state.workers)) == (False, 0, 0, 1)
     assert b"a link" in client.zrange(f"{key}:queue", 0, -1)

@@ -11,7 +11,7 @@ import pytest
 from devtools.site import MadeUpLinks, serving
 from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys, partition_keys
+from scrapy_bloom.queue.keys import QueueKeys, partition_keys
 from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS
 from tests.support import crawling, spiders
 from tests.support.examining import OURS, examine, wrong
@@ -60,21 +60,21 @@ def at_work(client: Any, count: int = 1) -> None:
 
 def register(client: Any, queue: str, key: str, spider: str) -> None:
     """Register a worker with one lease, which is not made."""
-    now = client.time()[0] * 1_000_000
+    now = client.time()[0] * 1000
     of_crawl = {"id": 1, "run": 1, "spider": f"tests.support.spiders.examined.{spider}", "filter": key}
     waiting = client.zcard(queue)
     client.hset(QueueKeys(queue).crawl, mapping={**of_crawl, "waiting": waiting, "losses": 0, "lost": 0})
-    client.hset(QueueKeys(queue).crawl, "@worker-1", f"1 1 0 1 1 0 {now} 3600000000 {now} {now} 0 0 0")
+    client.hset(QueueKeys(queue).crawl, "@worker-1", "1 1 ")
+    client.hset(QueueKeys(queue).workers, "worker-1", f"1 0 {now} {now} 3600000 0")
 
 
 def feed(client: Any) -> None:
-    """Create start URLs, one of which a live worker has leased."""
-    queue, start = "fed:requests", StartKeys("fed:start_urls")
+    """Create a start URL, and a request that a live worker has leased."""
+    queue = "fed:requests"
     fill(1, "fed:dupefilter")(client)
     register(client, queue, "fed:dupefilter", "FedSpider")
     client.zadd(QueueKeys(queue).of_worker("worker-1")[1], {"a": 1})
-    client.rpush(start.start, "http://localhost/1")
-    client.hset(start.leased, f"1:worker-1:{queue}", " http://localhost/2")
+    client.rpush("fed:start_urls", "http://localhost/1")
 
 
 def configure(**options: object) -> Callable[[Any], None]:

@@ -164,7 +164,7 @@ def test_deleted_meanwhile(
             client.delete(key)
             return super().call(*arguments)
 
-    late = Late(script, *FILTER) if script == "open" else Late(script, *FILTER, "call")
+    late = Late(script, *FILTER) if script == "open" else Late(script, *FILTER, "steps", "call")
     monkeypatch.setattr(bloom_filter, f"_{script.upper()}", late)
     code, _, said = say("forget", URLS[0])
     assert (code, f"there is no filter at {key!r}: it was deleted" in said, client.exists(key)) == (2, True, 0)

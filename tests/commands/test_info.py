@@ -16,9 +16,9 @@ from tests.support.servers import Server
 
 
 def register(client: redis.Redis, key: str, name: str, *, holds: int, contact: int) -> None:
-    """Register a worker with a lease of a minute and a last contact at this Unix time."""
-    fields = [1, holds, 0, 1, 1, 0, contact * 1_000_000, 60_000_000, 1, 1, 0, 0, 0]
-    client.hset(QueueKeys(f"{key}:requests").crawl, f"@{name}", " ".join(map(str, fields)) + " ")
+    """Register a worker with a lease of a minute, whose last contact at this Unix time was a sync."""
+    fields = [holds, 0, contact * 1000, contact * 1000, 60_000, 0]
+    client.hset(QueueKeys(f"{key}:requests").workers, name, " ".join(map(str, fields)))
 
 
 def fill(client: redis.Redis, key: str) -> BloomFilter:
@@ -61,7 +61,7 @@ def test_for_people(client: redis.Redis, key: str, say: Say) -> None:
     assert code == 0
     assert re.search(r"^1 +100% +1,000 +1,000 ", said, re.MULTILINE)
     assert "holds         1,500 of 1,000 requests" in said
-    assert re.search(r"^worker-1 .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
+    assert re.search(r"^worker-1 .* d ago .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
     assert "2 pending requests, 1 dead letter, 1 failed request kept for the next run" in said
     # A quarter of the shortest lease.
     assert "worker    last heartbeat (every 15 s)" in said

@@ -96,7 +96,7 @@ def queue(scheduler: BloomScheduler, *urls: str) -> None:
     """Find links, and have them queued."""
     for url in urls:
         scheduler.enqueue_request(Request(url))
-    until(lambda: scheduler.has_pending_requests() and not any(part.outbox for part in scheduler._worker.parts))
+    until(lambda: scheduler.has_pending_requests() and not any(line.outbox for line in scheduler._worker.queues))
 
 
 def held(client: redis.Redis, keys: list[tuple[str, str]]) -> list[int]:

@@ -9,10 +9,9 @@ import pytest
 import redis
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.cli import requeue as action
 from scrapy_bloom.queue.inspection import inspect
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Offer, Outcome
+from scrapy_bloom.queue.messages import Offer, Outcome
 from tests.commands.conftest import Say
 from tests.support import command
 from tests.support.imports import each_moment
@@ -50,14 +49,14 @@ def test_dead_letters(client: redis.Redis, key: str, requeue: Requeue) -> None:
     """All of them, or those with a text in their bytes, wait again with their score; a dry run moves none."""
     worker = LiveWorker(client, key, filter_of(key))
     client.zadd(worker.queue.keys.dead_letters, LETTERS)
-    client.hset(worker.queue.keys.deliveries, b"request /shop/1", 5)
+    client.hset(worker.queue.keys.deaths, b"request /shop/1", 5)
     report = {"queue": key, "dead_letters": 2, "failed": 0, "matching": 1, "dry_run": True}
     assert requeue("--match", "/shop/", "--dry-run") == (0, report)
     assert client.zcard(key) == 0
     assert requeue("--match", "/shop/") == (0, {**report, "dry_run": False})
     assert client.zrange(key, 0, -1, withscores=True) == [(b"request /shop/1", 3.0)]
     # Its next death is its first one.
-    assert not client.exists(worker.queue.keys.deliveries)
+    assert not client.exists(worker.queue.keys.deaths)
     assert requeue()[1]["matching"] == 1
     assert (client.zcard(key), client.exists(worker.queue.keys.dead_letters)) == (2, 0)
     assert [entry.member for entry in worker.take(2)] == [b"request /news/2", b"request /shop/1"]
@@ -122,14 +121,13 @@ def test_moved_meanwhile(client: redis.Redis, key: str) -> None:
     """A request that another action has moved is not queued twice, and an acknowledged one stays so."""
     worker = LiveWorker(client, key, filter_of(key))
     client.zadd(worker.queue.keys.dead_letters, {"letter": 0})
-    arguments: list[str | bytes | int] = ["", "", b"", b"letter"]
-    keys = worker.queue.keys.of_scripts(filter_of(key))
-    assert action._REQUEUE.call(client, keys, arguments) == 1
+    letter = (b"", b"letter")
+    assert worker.queue.requeue("", [letter]) == 1
     (entry,) = worker.take()
     worker.end(entry.member)
-    assert action._REQUEUE.call(client, keys, arguments) == 0
+    assert worker.queue.requeue("", [letter]) == 0
     assert client.zcard(key) == 0
-    assert action._REQUEUE.call(client, keys, ["", "another filter", *arguments[2:]]) == -1
+    assert worker.queue.requeue("another filter", [letter]) == -1
 
 
 def test_a_filter_that_is_replaced_at_any_moment(client: redis.Redis, key: str, say: Say) -> None:

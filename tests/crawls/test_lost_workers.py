@@ -110,7 +110,7 @@ def test_killed_in_an_item_pipeline(valkey: Server, key: str, tmp_path: Path) ->
     The killed worker waits at the item until the requests of twenty others are done.
     """
     stored = tmp_path / "stored.txt"
-    kind: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "STORED": stored, "DEADLY": f"/page/{MIDDLE}"}
+    kind: Kind = {**OURS, **LEASE, "SCHEDULER_PERSIST": True, "STORED": stored, "DEADLY": "/page/5"}
     kind["CONCURRENT_REQUESTS"] = 4
     pipelines = f'{{"{StoringPipeline.__module__}.{StoringPipeline.__qualname__}": 0}}'
     with scene(tree(PAGES), tmp_path, valkey.url, key) as played:
@@ -217,7 +217,7 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
         deaths = [crawl for crawl in ended if crawl.exit_code == -signal.SIGKILL]
         assert len(deaths) == DEATHS
         assert_ended_well(*(crawl for crawl in ended if crawl not in deaths))
-        told = [line for crawl in ended for line in complaints_in(crawl.log) if "died while they ran it" in line]
+        told = [line for crawl in ended for line in complaints_in(crawl.log) if "died while they held it" in line]
         assert len(told) == 1
         assert f"<GET {played.site.url}{DEADLY}>: BLOOMFILTER_MAX_DELIVERIES workers" in told[0]
         assert played.missed <= {DEADLY}
@@ -231,7 +231,7 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
         before = played.fetched[DEADLY]
         assert_ended_well(played.crawl(MANY_AT_ONCE, "mended", DEADLY="/nowhere"))
         assert played.fetched[DEADLY] == before + 1
-        assert client.hlen(f"{{{key}:queue}}:deliveries") == 0
+        assert client.hlen(f"{{{key}:queue}}:deaths") == 0
 
 
 @pytest.mark.long

@@ -47,13 +47,11 @@ def forget_debts(patch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES = {
-    "a repeated call is executed again": Mistake(LOST, {"if last == answered then": "if true then"}),
+    "a repeated call is executed again": Mistake(LOST, {"if fate == 'next' then": "if true then"}),
     "the record is not written": Mistake(LOST, {"v[3] + added), ARGV[3], ARGV[4] .. flags)": "v[3] + added))"}),
     "a record that is gone is no loss": Mistake(
         f"{LOST} rollback",
-        {
-            "if opened ~= known or last + 0 < answered + 0 then return {} end": "last = answered",
-        },
+        {"if opened ~= same or last + 0 < answered + 0 then return nil end": "if not opened then return nil end"},
     ),
     "a lost shard is not told": Mistake(f"{LOST} shard", {"f.lost = f.lost + 1": ""}),
     "the cache is kept": Mistake(f"{LOST} rollback", change=keep_the_cache),

@@ -15,8 +15,9 @@ LEVELS = (
     {"transport"},
     {"engine", "filter", "fingerprints"},
     {"queue"},
-    {"codec", "pipelines", "report", "spiders"},
-    {"delivery", "dupefilter"},
+    {"codec", "pipelines", "report", "start_data"},
+    {"dupefilter", "spiders"},
+    {"components"},
     {"scheduler"},
     {"addon", "cli"},
 )
@@ -24,8 +25,8 @@ LEVELS = (
 OUTSIDE = {
     "addon": {"scrapy", "scrapy_redis"},
     "cli": {"redis", "scrapy", "scrapy_redis", "tqdm", "w3lib"},
-    "codec": {"scrapy"},
-    "delivery": {"scrapy"},
+    "codec": {"scrapy", "scrapy_redis"},
+    "components": {"scrapy", "scrapy_redis"},
     "dupefilter": {"scrapy", "scrapy_redis"},
     "engine": {"scrapy", "twisted"},
     "filter": {"mmh3", "redis"},
@@ -38,6 +39,7 @@ OUTSIDE = {
     "serializer": {"msgpack", "scrapy"},
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
+    "start_data": {"scrapy", "scrapy_redis"},
     "transport": {"hiredis", "redis", "scrapy", "scrapy_redis"},
 }
 PACKAGE = Path(scrapy_bloom.__file__).parent

@@ -48,7 +48,7 @@ def test_start_requests() -> None:
 
 
 def test_start_urls() -> None:
-    """The entries become requests of a spider of the page's class, and a dead letter returns to its key.
+    """The entries become requests of a spider of the page's class.
 
     The page's other class sends the same requests through the filter.
     """
@@ -56,12 +56,11 @@ def test_start_urls() -> None:
     exec(python("start-requests.md", "import"), names)  # noqa: S102  # as above
     assert names["RedisSpider"] is RedisSpider
     with running("valkey") as server, server.client() as client:
-        client.rpush("{news:start_urls}:dead-letter", "https://example.com/bad")
         for _, *words in shell("start-requests.md", begins="redis-cli "):
             client.execute_command(*words)
         entries = client.lrange("news:start_urls", 0, -1)
     exec(python("start-requests.md", "class NewsSpider"), names)  # noqa: S102  # as above
-    urls = [f"https://example.com/{end}" for end in ("", "?page=2", "bad")]
+    urls = [f"https://example.com/{end}" for end in ("", "?page=2")]
     for spider, dont_filter in ((RedisSpider("news"), True), (names["NewsSpider"](), False)):
         spider.redis_encoding = "utf-8"
         requests = [spider.make_request_from_data(entry) for entry in entries]

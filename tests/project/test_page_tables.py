@@ -13,7 +13,7 @@ from scrapy_bloom import report as stats
 from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
 from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.cli.doctor import CHECKS, name_of
-from scrapy_bloom.queue.keys import QueueKeys, StartKeys
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.settings import _OF_FORKS, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
@@ -68,19 +68,16 @@ def test_stats_that_are_named(page: str) -> None:
 
 def test_keys() -> None:
     """The patterns of the keys are those of the code."""
-    of_queue, of_start = QueueKeys("<queue>"), StartKeys("<start>")
+    of_queue = QueueKeys("<queue>")
     assert [row[0].strip("`") for row in table("docs/keys.md", "Keys")] == [
         "<key>",
         "{<key>}:<id>:<layer>:<shard>",
         of_queue.crawl,
-        of_queue.departed,
+        of_queue.workers,
         *of_queue.of_worker("<worker>"),
         of_queue.dead_letters,
         of_queue.failed,
-        of_queue.deliveries,
-        of_queue.suspects,
-        of_start.leased,
-        of_start.dead_letters,
+        of_queue.deaths,
     ]
 
 

@@ -7,10 +7,11 @@ import redis
 from redis import exceptions
 
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.start_urls import StartUrls
+from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.start_data import data_of
 from scrapy_bloom.transport.connect import disconnect
 from tests.support.clusters import Cluster, begin_move, running_cluster, slot_of
-from tests.support.driven import Driven
+from tests.support.driven import Driven, in_queues
 
 # redis-py repeats a refused command a few times.
 _REFUSED = (exceptions.TryAgainError, exceptions.ClusterError)
@@ -44,18 +45,16 @@ def end_move(cluster: Cluster, key: str) -> None:
             direct.execute_command("CLUSTER", "SETSLOT", slot_of(key), "STABLE")
 
 
-def test_exchange(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
-    """An exchange that ends the last lease and takes the last request loses neither of them."""
+def test_sync(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
+    """A sync that ends the last lease and takes the last request loses neither of them."""
     driven = Driven.on_server(client, key, "worker")
     driven.offer(b"leased", b"waiting")
     assert driven.take() == [b"leased"]
     # All keys of a queue exist in a crawl with dead letters and kept requests.
     keys = QueueKeys(key)
     client.zadd(keys.dead_letters, {"letter": 0})
-    client.hset(keys.deliveries, "letter", "3")
+    client.hset(keys.deaths, "letter", "3")
     client.hset(keys.failed, "failed", "1 0 f")
-    client.hset(keys.departed, "@other", "1 " * 13)
-    client.hset(keys.suspects, "other", "letter")
     begin(cluster, key)
     driven.worker.finish(b"leased")
     with pytest.raises(_REFUSED):
@@ -64,20 +63,18 @@ def test_exchange(cluster: Cluster, client: redis.RedisCluster, key: str) -> Non
     assert sum(client.zcard(name) for name in keys.of_worker("worker")) == 1
     end_move(cluster, key)
     driven.step(1)
-    assert [entry.member for entry in driven.worker.ready] == [b"waiting"]
+    assert [entry.member for entry, _ in driven.worker.ready] == [b"waiting"]
 
 
-def test_start_urls(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
-    """The dead letters of all start URLs are stored."""
-    urls = StartUrls(client, key, "list", "worker", "queue")
-    client.rpush(key, "a", "b", "c")
-    client.rpush(urls.keys.dead_letters, "former")
-    urls.lease(2)
-    for url in urls.ready:
-        urls.bury(url)
+def test_start_data(cluster: Cluster, client: redis.RedisCluster, key: str) -> None:
+    """No start URL is popped while its slot is on the move."""
+    start = f"{{{key}}}:start"
+    driven = Driven("one", in_queues([RequestQueue(client, key, f"{{{key}}}:dupefilter", [start])]), starts=2)
+    driven.work_off()
+    client.rpush(start, "a", "b", "c")
     begin(cluster, key)
     with pytest.raises(_REFUSED):
-        urls.sync()
+        driven.step(1)
+    assert client.lrange(start, 0, -1) == [b"a", b"b", b"c"]
     end_move(cluster, key)
-    urls.sync()
-    assert client.lrange(urls.keys.dead_letters, 0, -1) == [b"former", b"a", b"b"]
+    assert [data_of(member)[1] for member in driven.take(2)] == [b"a", b"b"]

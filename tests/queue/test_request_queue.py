@@ -1,7 +1,9 @@
 """The queue's scripts on real servers: bytes, slots, full servers, dead workers."""
 
 from collections.abc import Iterator
-from typing import Any
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import redis
@@ -10,8 +12,9 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.keys import QueueKeys
+from scrapy_bloom.queue.messages import Call
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Call, Phase, Trouble
+from scrapy_bloom.runtime import Runtime
 from tests.support.driven import Driven
 from tests.support.servers import Server, running
 from tests.support.waiting import until
@@ -40,7 +43,7 @@ def test_many_requests(number: int, client: redis.Redis, key: str) -> None:
     dead.work_off()
     assert len(dead.take(number)) == number // 2
     heir.work_off()
-    heir._send("heir", Call("heartbeat", (0,)))
+    heir._send("heir", 0, Call("heartbeat", (0,)))
     assert client.zcard(key) == number
     heir.worker.leave("stopped")
     heir.step()
@@ -87,11 +90,10 @@ def test_full_server(full: redis.Redis, key: str) -> None:
     with pytest.raises(redis.ResponseError, match="maxmemory"):
         driven.step()
     assert {name: full.dump(name) for name in full.scan_iter("*")} == before
-    driven.worker.lose()
-    driven.worker.outbox.clear()
+    driven.queues[0].outbox.clear()
     driven.worker.finish(b"a")
     assert driven.take() == [b"b"]
-    assert driven._send("one", Call("heartbeat", (5,)))[0] == b"OK"
+    assert driven._send("one", 0, Call("heartbeat", (5,)))
     other = Driven.on_server(full, key, "other")
     other.work_off()
     assert other.take() == [b"c"]
@@ -125,38 +127,30 @@ def test_dead_worker(client: redis.Redis, key: str) -> None:
     heartbeat.start()
     until(lambda: client.zrange(key, 0, -1) == [b"a"])
     heartbeat.stop()
-    for _, others in heartbeat.take_others():
-        living.worker.note_others(others)
-    (reaped,) = living.worker.reaped
-    assert (reaped.worker, reaped.requests) == ("dead", 1)
+    (reaped,) = [dead for _, others in heartbeat.take_others() for dead in others.dead]
+    assert (reaped.name, reaped.requests) == ("dead", 1)
     assert living.take() == [b"a"]
     dead.worker.finish(b"a")
-    dead.step()
-    assert dead.worker.phase is Phase.JOIN
-    dead.work_off()
-    assert dead.worker.troubles == [Trouble.PRESUMED_DEAD]
+    assert next(received.rejoin for received in dead.work_off()) == "dead"
     living.worker.finish(b"a")
     dead.leave()
     living.leave()
-    keys = QueueKeys(key)
-    assert [name for name in client.scan_iter(f"*{key}*") if name.decode() != keys.deliveries] == []
+    assert list(client.scan_iter(f"*{key}*")) == []
 
 
 def test_frozen_worker(client: redis.Redis, key: str) -> None:
-    """A request whose worker was presumed dead until it became a dead letter is none any more when it is done."""
-    options = {"lease": 0.001, "max_deliveries": 1}
+    """A request that as many workers had leased as died is a dead letter, also if one of them was only frozen."""
+    options = {"lease": 0.001, "max_deaths": 2}
     dead, frozen = (Driven.on_server(client, key, name, **options) for name in ("dead", "frozen"))
     other, dead_letters = Driven.on_server(client, key, "other"), QueueKeys(key).dead_letters
     other.work_off()
     dead.offer(b"a")
     for worker, found in ((dead, []), (frozen, [b"a"])):
         assert worker.take() == [b"a"]
-        until(lambda: other._send("other", Call("heartbeat", (1,)))[-1][3])
+        until(lambda: other._send("other", 0, Call("heartbeat", (2,)))[5])
         assert client.zrange(dead_letters, 0, -1) == found
-    frozen.worker.finish(b"a")
-    frozen.leave()
-    other.leave()
-    assert list(client.scan_iter(f"*{key}*")) == []
+    frozen.work_off()
+    assert (client.zrange(dead_letters, 0, -1), client.zcard(key)) == ([b"a"], 0)
 
 
 @pytest.fixture
@@ -178,7 +172,7 @@ def test_growth_is_denied(command: str, denied: tuple[redis.Redis, redis.Redis],
     driven.offer(*(b"%d" % number for number in range(100)))
     with pytest.raises(redis.exceptions.ResponseError):
         driven.step()
-    driven.worker.lose()
+    driven.worker.lose(0)
     admin.acl_setuser("worker", commands=[f"+{command}"])
     driven.work_off()
     assert admin.zcard(key) == 101
@@ -194,3 +188,35 @@ def test_taking_is_denied(denied: tuple[redis.Redis, redis.Redis], key: str) -> 
     with pytest.raises(redis.exceptions.ResponseError):
         driven.step(2)
     assert admin.zcard(key) == 2
+
+
+def test_a_worker_that_stands(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker whose reactor has not run for 15 leases sends no heartbeat any more, until it runs again."""
+    living = Driven.on_server(client, key, "living")
+    living.work_off()
+    queue, now, runtime = RequestQueue(client, key, f"{{{key}}}:dupefilter"), [0.0], Runtime()
+    runtime.monotonic = lambda: now[0]
+    asked = [0]
+
+    def waits(seconds: float) -> bool:
+        asked[0] += 1
+        return stopped.wait(seconds / 100)
+
+    stopped = Event()
+    runtime.event = cast("Any", lambda: SimpleNamespace(wait=waits, set=stopped.set))
+    heartbeat = Heartbeat([queue], "living", 10, 0, runtime)
+    heartbeat.start()
+    until(lambda: next(heartbeat.take_others(), None))
+    now[0] = 149
+    list(heartbeat.take_others())
+    until(lambda: next(heartbeat.take_others(), None))
+    now[0] = 151
+    until(lambda: "has not run for 150 s" in caplog.text)
+    list(heartbeat.take_others())
+    before = asked[0]
+    until(lambda: asked[0] > before + 5)
+    assert list(heartbeat.take_others()) == []
+    heartbeat.tick()
+    until(lambda: next(heartbeat.take_others(), None))
+    heartbeat.stop()
+    assert caplog.text.count("has not run") == 1

@@ -1,6 +1,5 @@
 """Crawlers in the tests' own process, without an engine that would poll again."""
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,6 @@ from scrapy_bloom import BloomScheduler
 from tests.support.in_process import ShopSpider, crawl_settings, start
 from tests.support.kinds import Place
 from tests.support.servers import Server
-
-
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a scheduler's call take as long as it needs: on a busy machine it would stop half-way."""
-    monkeypatch.setattr("scrapy_bloom.delivery._REACTOR_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

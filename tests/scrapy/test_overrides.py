@@ -12,6 +12,7 @@ import pytest
 import redis
 from scrapy import Request, Spider
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.exceptions import DontCloseSpider
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
@@ -22,7 +23,7 @@ from tests.support.documentation import table
 from tests.support.dupefilters import page
 from tests.support.in_process import start
 from tests.support.outcomes import assert_ended_well
-from tests.support.overrides import ATTRIBUTES, CALLED, METHODS, OF_OLD_SCRAPY, OURS, REFUSED, THEIRS, UNUSED
+from tests.support.overrides import ALONE, ATTRIBUTES, CALLED, METHODS, OF_OLD_SCRAPY, OURS, REFUSED, THEIRS, UNUSED
 from tests.support.scenario import scene
 from tests.support.servers import Server
 from tests.support.spiders import overriding, overriding_more
@@ -72,7 +73,8 @@ def test_page() -> None:
     fates: dict[str, list[set[str]]] = {}
     for part in METHODS:
         of_part = {**{name: fate for name, (fate, _) in METHODS[part].items()}, **ATTRIBUTES[part]}
-        fates[part] = [{name for name, fate in of_part.items() if fate == each} for each in (CALLED, REFUSED, UNUSED)]
+        columns = (CALLED, ALONE), (REFUSED,), (UNUSED,)
+        fates[part] = [{name for name, fate in of_part.items() if fate in column} for column in columns]
     fates["spider"][2] |= OF_OLD_SCRAPY
     assert shown == fates
 
@@ -130,9 +132,8 @@ def opened_with(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 @pytest.mark.parametrize(("part", "name"), REFUSALS, ids=map(".".join, REFUSALS))
-def test_methods_that_are_refused(part: str, name: str, opened_with: Opened, key: str) -> None:
+def test_methods_that_are_refused(part: str, name: str, opened_with: Opened) -> None:
     """BloomScheduler refuses the others at the start, by class and method, and says what to do."""
-    settings = {"REDIS_START_URLS_KEY": key, "REDIS_START_URLS_AS_ZSET": name == "pop_priority_queue"}
     stock = getattr(OURS[part], name)
 
     def own(*arguments: Any) -> Any:
@@ -140,10 +141,10 @@ def test_methods_that_are_refused(part: str, name: str, opened_with: Opened, key
 
     own.__qualname__ = f"{KIND}.{name}"
     with pytest.raises(ConfigError) as refused:
-        opened_with(part, {name: own}, **settings)
+        opened_with(part, {name: own})
     text = str(refused.value)
     assert f"{__name__}.{KIND}" in text
-    assert (f"fetch_data is {KIND}.{name}, which" if part == "spider" else f"overrides {name}, which") in text
+    assert f"overrides {name}, which" in text
     assert "instead" in text or "set SCHEDULER_" in text
     assert text.endswith("or use scrapy-redis's SCHEDULER")
 
@@ -206,16 +207,26 @@ def test_attributes_that_are_refused(part: str, name: str, opened_with: Opened, 
     assert str(refused.value).endswith("or use scrapy-redis's SCHEDULER")
 
 
-@pytest.mark.parametrize("name", ["fetch_data", "count_size"])
-def test_attributes_of_a_spider_that_are_refused(name: str, opened_with: Opened, key: str) -> None:
-    """So is another function that pops or counts start URLs, in the place of those that setup_redis chooses."""
+@pytest.mark.parametrize("name", ["pop_list_queue", "pop_priority_queue", "fetch_data", "count_size"])
+def test_functions_of_a_spider(name: str, opened_with: Opened, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider's own function that pops or counts start URLs is called; of one that pops, a warning says so."""
+    called = []
+
+    def own(*_: Any) -> Any:
+        called.append(name)
+        return 0 if name == "count_size" else []
 
     def setup_redis(self: Any, crawler: Any = None) -> None:
         RedisSpider.setup_redis(self, crawler)
-        setattr(self, name, print)
+        setattr(self, name, own)
 
-    with pytest.raises(ConfigError, match=rf"{KIND}\.{name} is print, which BloomScheduler never calls"):
-        opened_with("spider", {"setup_redis": setup_redis}, REDIS_START_URLS_KEY=key)
+    body = {name: own} if name.startswith("pop") else {"setup_redis": setup_redis}
+    settings = {"REDIS_START_URLS_KEY": key, "REDIS_START_URLS_AS_ZSET": name == "pop_priority_queue"}
+    with pytest.raises(DontCloseSpider):
+        opened_with("spider", body, **settings).spider.spider_idle()
+    assert called == [name]
+    told = [text for text in caplog.messages if "since its fetch_data is its own" in text]
+    assert len(told) == (name != "count_size")
 
 
 class Logging(BloomRFPDupeFilter):
@@ -319,31 +330,6 @@ def test_attributes_of_a_queue(opened: Opened) -> None:
     assert scheduler.next_request().callback == other
     (member,) = scheduler._taken.values()
     assert serializer.loads(member)["callback"] == "other"
-
-
-# A spider that connects by itself.
-
-
-def popping(server: Server) -> dict[str, Any]:
-    """The body of a spider with its own connection, to another database."""
-
-    def setup_redis(self: Any, crawler: Any = None) -> None:
-        self.server = redis.Redis.from_url(f"{server.url}/1")
-        self.redis_key, self.redis_batch_size, self.redis_encoding = crawler.settings["OWN_KEY"], 9, "utf-8"
-        self.fetch_data, self.count_size = self.pop_list_queue, self.server.llen
-
-    return {"setup_redis": setup_redis}
-
-
-def test_own_connection(opened_with: Opened, valkey: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A spider whose setup_redis does not call the parent's pops from its own server, and a warning says so."""
-    scheduler = opened_with("spider", popping(valkey), OWN_KEY=key)
-    spider = scheduler.spider
-    spider.server.rpush(key, json.dumps({"url": "http://shop.test/"}))
-    assert [request.url for request in spider.next_requests()] == ["http://shop.test/"]
-    spider.server.close()
-    (told,) = [line for line in caplog.messages if "setup_redis" in line]
-    assert "setup_redis of the spider 'shop' does not call super().setup_redis(crawler)" in told
 
 
 # A pipeline under any scheduler.

@@ -1,22 +1,93 @@
-"""RedisSpider beside a scheduler: the fate of each start URL, and its end."""
+"""Spiders of scrapy-redis under BloomScheduler, without an engine: what becomes of each start URL."""
 
-import pickle
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partialmethod
+from typing import Any, Self
 
 import pytest
 import redis
-from scrapy import Request
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DontCloseSpider
 from scrapy_redis import spiders
 
+from devtools.round_trips import counting
 from scrapy_bloom import RedisCrawlSpider, RedisSpider
-from scrapy_bloom.queue import start_urls
-from scrapy_bloom.queue.keys import StartKeys
-from tests.support.faults import FaultProxy, proxying
-from tests.support.in_process import ShopSpider, end
+from scrapy_bloom.runtime import RUNTIME
+from scrapy_bloom.start_data import data_of
+from scrapy_bloom.transport.retry import RedisUnreachableError
+from tests.support.outcomes import number_kept
 from tests.support.servers import Server
 
-Made = Callable[[str], Any]
+
+class MixedSpider(spiders.RedisMixin, Spider):  # type: ignore[misc]  # scrapy-redis has no types
+    """A spider that is neither a RedisSpider nor a RedisCrawlSpider."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Connect as these do."""
+        spider: Self = super().from_crawler(crawler, *args, **kwargs)
+        spider.setup_redis(crawler)
+        return spider
+
+
+BASES: list[Any] = [RedisSpider, RedisCrawlSpider, spiders.RedisSpider, spiders.RedisCrawlSpider, MixedSpider]
+
+
+class Crawled:
+    """A crawl by one scheduler, fed by a key."""
+
+    def __init__(self, client: Any, key: str, opened: Callable[..., Any]) -> None:
+        self.client, self.start = client, f"{key}:start"
+        self._opened = opened
+        self.scheduler: Any = None
+
+    def open(self, base: Any, **body: Any) -> Any:
+        """Open the scheduler of a spider of this class, with these attributes and SETTINGS; return the spider."""
+        settings = {"REDIS_START_URLS_KEY": self.start, **body.pop("SETTINGS", {})}
+        kind = type("OwnSpider", (base,), {"name": "own", **body})
+        self.scheduler = self._opened(spidercls=kind, spider_name="own", **settings)
+        return self.scheduler.spider
+
+    def urls(self) -> list[str]:
+        """Crawl until nothing is left, and return what was fetched."""
+        return [request.url for request in self.requests()]
+
+    def requests(self) -> Iterator[Request]:
+        """Yield each request, as the engine would fetch it."""
+        while (request := self.scheduler.next_request()) or self.scheduler.has_pending_requests():
+            if request:
+                yield request
+
+    @property
+    def waiting(self) -> list[bytes]:
+        """The start URLs that wait in the list."""
+        return list(self.client.lrange(self.start, 0, -1))
+
+    def left(self) -> tuple[list[bytes], int, list[bytes]]:
+        """The waiting start URLs, the number of leased or queued entries, and the dead letters."""
+        keys = self.scheduler.queue_keys
+        dead = [data_of(member)[1] for member in self.client.zrange(keys.dead_letters, 0, -1)]
+        return self.waiting, number_kept(self.client, keys.queue), dead
+
+
+@pytest.fixture
+def crawled(valkey: Server, key: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Crawled]:
+    """A crawl whose start requests come to the scheduler as by the engine."""
+    with valkey.client() as client:
+        crawled = Crawled(client, key, opened)
+        schedule = lambda _, request: crawled.scheduler.enqueue_request(request)  # noqa: E731
+        monkeypatch.setattr("scrapy_bloom.engine.crawl", schedule)
+        yield crawled
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings about spiders that pop."""
+    return [text for text in caplog.messages if "pops its start URLs by itself" in text]
+
+
+# What is made of a start URL.
 
 
 def two(url: str) -> Iterator[Request]:
@@ -28,7 +99,7 @@ def two(url: str) -> Iterator[Request]:
 def one_and_error(url: str) -> Iterator[Request]:
     """A request, then an error."""
     yield Request(url)
-    raise ValueError("no more")
+    raise KeyError("no more")
 
 
 def error(url: str) -> Request:
@@ -37,7 +108,7 @@ def error(url: str) -> Request:
 
 
 # The result for a start URL, its number of requests, and whether it becomes a dead letter.
-MADE: dict[str, tuple[Made, int, bool]] = {
+MADE: dict[str, tuple[Callable[[str], Any], int, bool]] = {
     "request": (Request, 1, False),
     "generator": (two, 2, False),
     "list": (lambda url: list(two(url)), 2, False),
@@ -45,179 +116,246 @@ MADE: dict[str, tuple[Made, int, bool]] = {
     "empty": (lambda _: [], 0, False),
     "error": (error, 0, True),
     "error of a generator": (one_and_error, 1, True),
+    "item": (lambda url: {"url": url}, 0, True),
+    "nothing in a list": (lambda url: [Request(url), None, Request(f"{url}/2")], 1, True),
 }
 
 
-class Beside:
-    """A spider and an open scheduler, over a proxy."""
+@pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.__module__}.{base.__name__}")
+@pytest.mark.parametrize("made", MADE)
+def test_each_is_done_with(made: str, base: Any, crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind of start URL is acknowledged or a dead letter, and its neighbours are fetched, by each class."""
+    make, number, is_dead = MADE[made]
 
-    def __init__(self, proxy: FaultProxy, client: redis.Redis, key: str, opened: Callable[..., Any]) -> None:
-        self.proxy = proxy
-        self.client = client
-        self.keys = StartKeys(f"{key}:start")
-        self._opened = opened
-        self.settings: dict[str, Any] = {}
+    def make_request_from_data(_: Any, data: bytes) -> Any:
+        url = data.decode()
+        return make(url) if url.endswith("own") else Request(url)
 
-    def open(self, spidercls: type[RedisSpider] = RedisSpider) -> Any:
-        """A spider whose scheduler is open."""
-        settings = {"REDIS_START_URLS_KEY": self.keys.start, "MAX_IDLE_TIME_BEFORE_CLOSE": 1, **self.settings}
-        self.scheduler = self._opened(spidercls=spidercls, REDIS_URL=self.proxy.url, **settings)
-        return self.scheduler.spider
-
-    def close(self) -> None:
-        """End as the engine does."""
-        self.scheduler.close("finished")
-        end(self.scheduler.spider.crawler)
-
-    def left(self) -> tuple[object, int, object]:
-        """The waiting start URLs, the number of leased ones, and the dead letters."""
-        keys = self.keys
-        waiting, dead = self.client.lrange(keys.start, 0, -1), self.client.lrange(keys.dead_letters, 0, -1)
-        return waiting, self.client.hlen(keys.leased), dead
-
-
-@pytest.fixture
-def beside(valkey: Server, key: str, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
-    """A proxy that can fail the script of start URLs."""
-    with proxying(valkey.port, "EVALSHA") as proxy, valkey.client() as client:
-        proxy.naming = start_urls._EXCHANGE._hash.encode()
-        beside = Beside(proxy, client, key, opened)
-        monkeypatch.setattr("scrapy_bloom.engine.scheduler_of", lambda _: beside.scheduler)
-        yield beside
-        beside.close()
-
-
-@pytest.mark.parametrize("base", [RedisSpider, RedisCrawlSpider])
-@pytest.mark.parametrize("kind", MADE)
-def test_each_is_done_with(kind: str, base: type, beside: Beside) -> None:
-    """Each kind of start URL is acknowledged or dead-lettered, and its neighbours are fetched."""
-    make, number, is_dead = MADE[kind]
-
-    class OwnSpider(base):  # type: ignore[misc]  # either of them
-        name = "own"
-
-        def make_request_from_data(self, data: bytes) -> Any:
-            url = data.decode()
-            return make(url) if url.endswith("own") else Request(url)
-
-    beside.client.rpush(beside.keys.start, "http://a", "http://own", "http://b")
-    spider = beside.open(OwnSpider)
-    found = []
-    for request in spider.next_requests():
-        beside.scheduler.enqueue_request(request)
-        found.append(request.url)
-    assert found[0] == "http://a"
-    assert found[-1] == "http://b"
+    crawled.open(base, make_request_from_data=make_request_from_data)
+    crawled.client.rpush(crawled.start, "http://a", "http://own", "http://b")
+    found = crawled.urls()
     assert len(found) == 2 + number
-    beside.close()
-    assert beside.left() == ([], 0, [b"http://own"] if is_dead else [])
+    assert {"http://a", "http://b"} <= {*found}
+    assert crawled.left() == ([], 0, [b"http://own"] if is_dead else [])
+    assert ["http://own" in text for text in caplog.messages if "makes no request" in text] == [True] * is_dead
+    assert warnings_of(caplog) == []
 
 
 @pytest.mark.parametrize("kind", ["list", "set", "zset"])
-def test_kinds_of_entries(kind: str, beside: Beside) -> None:
-    """A pickle arrives as it was pushed, and JSON becomes its request, from each type of key."""
-
-    class OwnSpider(RedisSpider):
-        name = "own"
-
-        def make_request_from_data(self, data: bytes) -> Any:
-            if data.startswith(b"{"):
-                return super().make_request_from_data(data).replace(dont_filter=False)
-            return Request(pickle.loads(data)["url"])  # noqa: S301  # our own
-
-    entries = [pickle.dumps({"url": "http://a"}), b'{"url": "http://b", "meta": {"number": 1}}']
+def test_types_of_keys(kind: str, crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """The data of each type of key are leased as long as their requests are not queued."""
+    data = ['{"url": "http://a"}', '{"url": "http://b", "meta": {"number": 1}}']
     if kind == "zset":
-        beside.client.zadd(beside.keys.start, dict.fromkeys(entries, 1))
+        crawled.client.zadd(crawled.start, dict.fromkeys(data, 1))
     else:
-        (beside.client.sadd if kind == "set" else beside.client.rpush)(beside.keys.start, *entries)
-    beside.settings = {f"REDIS_START_URLS_AS_{kind.upper()}": True}
-    spider = beside.open(OwnSpider)
-    assert sorted(request.url for request in spider.next_requests()) == ["http://a", "http://b"]
-    beside.close()
-    assert beside.left() == ([], 0, [])
+        (crawled.client.sadd if kind == "set" else crawled.client.rpush)(crawled.start, *data)
+    crawled.open(spiders.RedisSpider, SETTINGS={f"REDIS_START_URLS_AS_{kind.upper()}": True})
+    assert crawled.scheduler.next_request() is None
+    assert not crawled.client.exists(crawled.start)
+    assert number_kept(crawled.client, crawled.scheduler.queue_keys.queue) == 2
+    assert sorted(crawled.urls()) == ["http://a", "http://b"]
+    assert warnings_of(caplog) == []
 
 
-def test_those_not_reached(beside: Beside) -> None:
-    """Start URLs not reached by an interrupted `next_requests` come with its next call.
-
-    Those without a queued request return at the end.
-    """
-    urls = [b"http://a", b"http://b", b"http://c"]
-    beside.client.rpush(beside.keys.start, *urls)
-    spider = beside.open()
-    assert [next(spider.next_requests()).url for _ in range(2)] == ["http://a", "http://b"]
-    beside.close()
-    assert beside.left() == (urls, 0, [])
-
-
-def test_dead_workers_of_several_keys(beside: Beside) -> None:
-    """The start URLs of dead workers return to every key of a spider."""
-    other = StartKeys(f"{beside.keys.start}:second")
-
-    class OwnSpider(RedisSpider):
-        _redis_keys = (beside.keys.start, other.start)
-
-    for number, keys in enumerate((beside.keys, other)):
-        beside.client.hset(keys.leased, f"0:dead:{beside.keys.start}", f" http://dead/{number}")
-    spider = beside.open(OwnSpider)
-    assert [request.url for request in spider.next_requests()] == ["http://dead/0"]
-    assert beside.client.lrange(other.start, 0, -1) == [b"http://dead/1"]
-    beside.close()
-    assert beside.client.hlen(other.leased) == 0
+@pytest.mark.parametrize("data", [b'{"meta": {"number": 1}}', b'{"url": 7}', b"\xff\xfehttp://a"])
+def test_unusable(data: bytes, crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """What scrapy-redis makes no request of is a dead letter, and logged with its text, its key and the reason."""
+    crawled.client.rpush(crawled.start, data, '{"url": "http://b"}')
+    crawled.open(spiders.RedisSpider)
+    assert crawled.urls() == ["http://b"]
+    assert crawled.left() == ([], 0, [data])
+    (told,) = [text for text in caplog.messages if "makes no request" in text]
+    assert repr(data) in told
+    assert repr(crawled.start) in told
+    assert told.endswith("ValueError: it has no url") or "TypeError: " in told or "UnicodeDecodeError: " in told
 
 
-class PoppingSpider(RedisSpider):
-    """Pops its start URLs itself."""
-
-    name = "popping"
-
-    def next_requests(self) -> Iterator[Request]:
-        while data := self.server.lpop(self.redis_key):
-            yield Request(data.decode())
+# Own ways.
 
 
-class HelpedSpider(RedisSpider):
-    """Leases its start URLs in another method."""
-
-    name = "helped"
-
-    def next_requests(self) -> Iterator[Request]:
-        return map(Request, self._urls())
-
-    def _urls(self) -> Iterator[str]:
-        yield from (data.decode() for data in self.fetch_data(self.redis_key, 1))
+def connecting(self: Any, crawler: Any = None, *, database: int = 0) -> None:
+    """A `setup_redis` with a client of its own, which reads as scrapy-redis does."""
+    self.server = redis.Redis.from_url(f"{crawler.settings['REDIS_URL']}/{database}")
+    self.redis_key, self.redis_batch_size, self.redis_encoding = crawler.settings["REDIS_START_URLS_KEY"], 9, "utf-8"
+    self.fetch_data, self.count_size = self.pop_list_queue, self.server.llen
 
 
-class LimitedSpider(RedisSpider):
-    """Lets the parent lease."""
-
-    name = "limited"
-
-    def next_requests(self) -> Iterator[Request]:
-        yield from super().next_requests()
-
-
-OWN_WAYS = {PoppingSpider: 1, HelpedSpider: 0, LimitedSpider: 0}
-
-
-@pytest.mark.parametrize("kind", OWN_WAYS, ids=lambda kind: kind.name)
-def test_own_next_requests(kind: type[RedisSpider], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """A spider whose `next_requests` goes around `fetch_data` causes one warning, and no other does."""
-    beside.client.rpush(beside.keys.start, "http://a")
-    spider = beside.open(kind)
-    assert [request.url for request in spider.next_requests()] == ["http://a"]
-    beside.close()
-    told = [each.getMessage() for each in caplog.records if "does not call fetch_data" in each.getMessage()]
-    assert len(told) == OWN_WAYS[kind]
+WAYS: dict[str, dict[str, Any]] = {
+    "in another method": {
+        "next_requests": lambda self: map(Request, self.urls()),
+        "urls": lambda self: (data.decode() for data in self.fetch_data(self.redis_key, 1)),
+    },
+    "at once": {"next_requests": lambda self: [Request(data.decode()) for data in self.fetch_data(self.redis_key, 9)]},
+    "by the parent": {"next_requests": lambda self: [*RedisSpider.next_requests(self)]},
+    "by an own client": {"setup_redis": connecting},
+}
 
 
-# The base of a spider, and how many warnings it causes.
-BASES = {spiders.RedisSpider: 1, spiders.RedisCrawlSpider: 1, RedisSpider: 0, RedisCrawlSpider: 0, ShopSpider: 0}
+@pytest.mark.parametrize("way", WAYS)
+def test_own_ways(way: str, crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider that reads by `fetch_data` in its own way, or connects in its own way, is served one after another."""
+    crawled.client.rpush(crawled.start, "http://a", "http://b")
+    spider = crawled.open(RedisSpider, **WAYS[way])
+    assert list(spider.next_requests()) == []
+    assert sorted(crawled.urls()) == ["http://a", "http://b"]
+    assert crawled.left() == ([], 0, [])
+    assert warnings_of(caplog) == []
+    spider.server.close()
 
 
-@pytest.mark.parametrize("base", BASES, ids=lambda base: f"{base.__module__}.{base.__name__}")
-def test_spider_that_pops_start_urls(base: type[Any], beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """A scrapy-redis spider under BloomScheduler causes one warning; ours and Scrapy's cause none."""
-    beside.open(type("Popping", (base,), {"name": "popping"}))
-    told = [each.getMessage() for each in caplog.records if "Import the class of the same name" in each.getMessage()]
-    assert ["'shop'" in warning for warning in told] == [True] * BASES[base]
+def test_several_keys(crawled: Crawled) -> None:
+    """All keys of a list are read; one that only `next_requests` knows is popped there, as in scrapy-redis."""
+    keys = [crawled.start, f"{crawled.start}:second", f"{crawled.start}:foreign"]
+
+    def setup_redis(self: Any, crawler: Any = None) -> None:
+        RedisSpider.setup_redis(self, crawler)
+        self.redis_key = keys[:2]
+
+    def next_requests(self: Any) -> Iterator[Request]:
+        for key in keys:
+            yield from (Request(data.decode()) for data in self.fetch_data(key, 1))
+
+    for number, key in enumerate(keys):
+        crawled.client.rpush(key, f"http://{number}")
+    spider = crawled.open(RedisSpider, setup_redis=setup_redis, next_requests=next_requests)
+    assert [request.url for request in spider.next_requests()] == ["http://2"]
+    assert sorted(crawled.urls()) == ["http://0", "http://1"]
+    assert crawled.left() == ([], 0, [])
+
+
+def test_not_taken(crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """A start URL that `next_requests` does not read is a dead letter."""
+    next_requests = lambda self: [Request(data.decode()) for data in self.fetch_data("another", 1)]  # noqa: E731
+    crawled.client.rpush(crawled.start, "http://a")
+    crawled.open(RedisSpider, next_requests=next_requests)
+    assert crawled.urls() == []
+    assert crawled.left() == ([], 0, [b"http://a"])
+    assert f"does not take it by fetch_data('{crawled.start}', " in caplog.text
+
+
+def popping(self: Any) -> Iterator[Request]:
+    """A `next_requests` that pops."""
+    while data := self.server.lpop(self.redis_key):
+        yield Request(data.decode())
+
+
+ALONE: dict[str, tuple[dict[str, Any], str]] = {
+    "next_requests": ({"next_requests": popping}, "its next_requests does not call fetch_data"),
+    "server": ({"setup_redis": partialmethod(connecting, database=1)}, "its server is another one than the queue's"),
+    "setup_redis": ({"setup_redis": lambda _, crawler=None: crawler}, "it has no connection by setup_redis"),
+}
+
+
+@pytest.mark.parametrize("own", ALONE)
+def test_left_alone(own: str, crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider that pops by itself does so as in scrapy-redis, with one warning that names the reason."""
+    body, reason = ALONE[own]
+    spider = crawled.open(RedisSpider, **body)
+    (told,) = warnings_of(caplog)
+    assert f"since {reason}" in told
+    if spider.server is not None:
+        spider.server.rpush(crawled.start, '{"url": "http://a"}')
+        assert crawled.urls() == []
+        assert len(list(spider.next_requests())) == 1
+        spider.server.close()
+
+
+# Time.
+
+
+def test_idle_time(crawled: Crawled) -> None:
+    """An opened start URL renews the time in which an idle spider waits for others; idleness itself does not."""
+    spider = crawled.open(spiders.RedisSpider, SETTINGS={"MAX_IDLE_TIME_BEFORE_CLOSE": 1000})
+    spider.spider_idle_start_time = 0
+    crawled.client.rpush(crawled.start, '{"url": "http://a"}')
+    spider.spider_idle()
+    assert crawled.urls() == ["http://a"]
+    assert time.time() - spider.spider_idle_start_time < 1000
+    with pytest.raises(DontCloseSpider):
+        spider.spider_idle()
+
+
+class LargeSpider(spiders.RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
+    """Makes many requests of a start URL, and counts them."""
+
+    made = 0
+
+    def make_request_from_data(self, data: bytes) -> Iterator[Request]:
+        """Make requests."""
+        for number in range(300):
+            self.made += 1
+            yield Request(f"http://{data.decode()}/{number}")
+
+
+def test_batch_at_a_time(crawled: Crawled) -> None:
+    """Start URLs that lead to many requests hold no download: a batch of them is made between two."""
+    crawled.client.rpush(crawled.start, *range(8))
+    spider, number = crawled.open(LargeSpider), 0
+    for number, _ in enumerate(crawled.requests(), 1):
+        assert spider.made <= 100 + 100 * number
+    assert number == spider.made == 2400
+
+
+def test_silent_redis(crawled: Crawled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Redis is silent no more start requests are made than fit in a batch."""
+
+    def fail(_: int = 0) -> None:
+        raise RedisUnreachableError
+
+    crawled.client.rpush(crawled.start, *range(8))
+    spider = crawled.open(LargeSpider)
+    assert next(crawled.requests())
+    before = spider.made
+    with monkeypatch.context() as patch:
+        patch.setattr(crawled.scheduler, "_sync", fail)
+        for _ in range(50):
+            crawled.scheduler.next_request()
+    assert spider.made - before <= 100
+
+
+def test_stop_in_the_middle(crawled: Crawled) -> None:
+    """A crawl that is stopped in the middle of a start URL gives it and the others back, in their order."""
+    crawled.client.rpush(crawled.start, "a", "b", "c")
+    spider = crawled.open(LargeSpider)
+    assert next(crawled.requests()).url.startswith("http://a/")
+    assert 0 < spider.made < 300
+    assert crawled.waiting == []
+    crawled.scheduler.close("shutdown")
+    assert crawled.waiting == [b"a", b"b", b"c"]
+
+
+def test_idle_polls(crawled: Crawled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle spider makes at most 30 round trips in 20 s, and fetches a new start URL within a second."""
+    now = [0.0]
+    monkeypatch.setattr(RUNTIME, "monotonic", lambda: now[0])
+    crawled.open(spiders.RedisSpider, SETTINGS={"BLOOMFILTER_LEASE": 3600})
+
+    def wait(seconds: float) -> bool:
+        """Let time pass as long as there is nothing to fetch; return whether there was nothing."""
+        end = now[0] + seconds
+        while now[0] < end and not crawled.urls():
+            now[0] += 0.05
+        return now[0] >= end
+
+    assert wait(8)
+    with counting() as sent:
+        assert wait(20)
+    assert sent.trips <= 30
+    for number in range(5):
+        crawled.client.rpush(crawled.start, f'{{"url": "http://{number}"}}')
+        assert not wait(1.1)
+        assert wait(3.21)
+
+
+def test_pop_is_denied(crawled: Crawled, valkey: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """A user without the permission to pop ends the crawl with an error that names it, and advises no other setting."""
+    user = crawled.start.split(":")[2]
+    crawled.client.acl_setuser(user, enabled=True, passwords=["+x"], keys=["*"], commands=["+@all", "-lpop"])
+    crawled.client.rpush(crawled.start, "http://a")
+    crawled.open(spiders.RedisSpider, SETTINGS={"REDIS_URL": valkey.url.replace("//", f"//{user}:x@")})
+    assert crawled.scheduler.next_request() is None
+    crawled.scheduler.close("finished")
+    crawled.client.acl_deluser(user)
+    (told,) = [text for text in caplog.messages if "lpop" in text]
+    assert "permission" in told
+    assert "REDIS_START_URLS" not in told

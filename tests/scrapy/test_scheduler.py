@@ -12,7 +12,7 @@ from scrapy import Request, Spider, signals
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler
-from scrapy_bloom.queue.values import Reaped
+from scrapy_bloom.queue.messages import DeadWorker, Others, Received
 from tests.support.in_process import end
 from tests.support.proxy.link import forwarding
 from tests.support.scenario import keys_of
@@ -158,7 +158,7 @@ def test_priorities_beyond_what_a_server_stores(opened: Opened) -> None:
     scheduler = opened()
     for name, priority in (("last", -(10**400)), ("first", 10**400), ("second", 1)):
         scheduler.enqueue_request(page(name, dont_filter=True, priority=priority))
-    scheduler._delivery.deliver()
+    scheduler._sync()
     assert names(taken_from(scheduler)) == ["first", "second", "last"]
 
 
@@ -224,25 +224,26 @@ def test_request_of_another_spider(opened: Opened, caplog: pytest.LogCaptureFixt
     assert "SCHEDULER_QUEUE_KEY must" in caplog.text
 
 
-def test_news_of_partitions_wait(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick sends the news of the partitions that had no call for a while."""
+def test_news_wait(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick sends the news if there was no call for a while."""
     scheduler = opened(BLOOMFILTER_PARTITIONS=2)
     for number in range(20):
         scheduler.enqueue_request(page(number))
     for seconds, is_left in ((3600, True), (0, False)):
         monkeypatch.setattr("scrapy_bloom.scheduler._REST_SECONDS", seconds)
         scheduler._tick()
-        assert any(part.outbox for part in scheduler._worker.parts) == is_left
+        assert any(line.outbox for line in scheduler._worker.queues) == is_left
 
 
-def test_a_dead_worker_is_told_once(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    """The leases that it had in all partitions are in one line."""
+def test_a_dead_worker_is_told(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """The leases that it had in each partition are in one line, and counted."""
     scheduler = opened(BLOOMFILTER_PARTITIONS=2)
-    for part, requests in zip(scheduler._worker.parts, (3, 4), strict=True):
-        part.reaped.append(Reaped("dead", 60, requests))
-    scheduler._delivery.report()
-    scheduler._delivery.report()
-    assert caplog.text.count("requeued") == caplog.text.count("requeued 7 requests of its leases") == 1
+    for index, requests in enumerate((3, 4)):
+        others = Others(
+            is_quiet=False, number=0, earliest=0, now=0, departures=0, dead=(DeadWorker("dead", 60, requests),)
+        )
+        scheduler._note_reply(index, Received(others=others))
+    assert [caplog.text.count(f"requeued {requests} requests of its leases") for requests in (3, 4)] == [1, 1]
     assert scheduler.stats.get_value("bloomfilter/recovered") == 7
 
 

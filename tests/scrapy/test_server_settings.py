@@ -161,10 +161,10 @@ OTHERS: list[tuple[str, Settings]] = [
                 (
                     "SCHEDULER_QUEUE_CLASS",
                     f"scrapy_redis.queue.{name}",
-                    "BloomScheduler leases requests from a sorted set, by their priority; set "
-                    "'scrapy_redis.queue.PriorityQueue', with DEPTH_PRIORITY = 1",
+                    "BloomScheduler leases requests from a sorted set, by their scores; set "
+                    "'scrapy_redis.queue.PriorityQueue', or FifoQueue or LifoQueue",
                 )
-                for name in ("FifoQueue", "LifoQueue", "picklecompat")
+                for name in ("Base", "picklecompat")
             ),
         )
     ),

@@ -92,7 +92,7 @@ def test_flush_is_no_loss(opened: Opened, caplog: pytest.LogCaptureFixture) -> N
     enqueue(old)
     enqueue(new)
     assert sorted([*fetched_by(old), *fetched_by(new)]) == [*PAGES]
-    assert [worker.losses for each in (old, new) for worker in each._worker.parts] == [0, 0]
+    assert [line.news.losses for each in (old, new) for line in each._worker.queues] == [0, 0]
     assert "lost" not in caplog.text
     (told,) = said(caplog)
     assert "or another worker started over" in told
@@ -112,7 +112,7 @@ def test_calls_beside_the_script_are_refused(opened: Opened, call: str) -> None:
     }
     with pytest.raises(Exception, match=rf"calls (\w+\.)?{call}, beside the script .*SCHEDULER_FLUSH_ON_START"):
         calls[call]()
-    assert scheduler._delivery.has_ended
+    assert scheduler._has_ended
     scheduler.server.delete(*keys_of(scheduler.server, scheduler.queue_keys.queue.partition(":queue")[0]))
 
 
@@ -122,9 +122,7 @@ def test_calls_beside_the_script_are_refused(opened: Opened, call: str) -> None:
 def crawl(scheduler: BloomScheduler, number: int) -> None:
     """Crawl one page."""
     enqueue(scheduler, range(number, number + 1))
-    while scheduler.next_request() is not None:
-        pass
-    scheduler.has_pending_requests()
+    assert fetched_by(scheduler) == [number]
 
 
 def end(scheduler: BloomScheduler) -> None:

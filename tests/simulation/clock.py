@@ -5,7 +5,8 @@ really blocks while others act, and can be stopped or killed between any two of 
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -156,13 +157,32 @@ class _Thread:
 
 
 class SimulatedRuntime(Runtime):
-    """The threads of simulated processes."""
+    """The clock and the threads of simulated processes."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    def at_once(self, most: int) -> Any:  # noqa: ARG002  # one after another
-        return map
+    def monotonic(self) -> float:
+        return self._hub.now
+
+    def at_once(self, most: int) -> Any:
+        return map if most == 1 else self._map
+
+    def _map(self, call: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """Make calls in threads of the current process, and wait for all."""
+        owner, _ = self._hub.thread()
+        wake, given, replies = once(self._hub), [*items], {}
+
+        def run(number: int) -> None:
+            replies[number] = call(given[number])
+            if len(replies) == len(given):
+                self._hub.after(0, wake)
+
+        for number in range(len(given)):
+            self._hub.spawn(owner, partial(run, number))
+        if given:
+            self._hub.block()
+        return [replies[number] for number in range(len(given))]
 
     def event(self) -> Any:
         return _Event(self._hub)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 # The keys that evictions delete: a key of the store by the end of its name, or by a part of it that ends with a colon.
-EVICTIONS = ("leases:", "taken:", "crawl", "departed", "queue", "filter", "shard:", "deliveries", "suspects")
+EVICTIONS = ("leases:", "taken:", "crawl", "workers", "queue", "filter", "shard:", "deaths")
 # The seconds of faults that last, by kind.
 _SECONDS = {
     **dict.fromkeys(("refused", "hanging", "frozen", "loading"), (0.3, 2.0, 8.0, 20.0)),
@@ -83,7 +83,7 @@ class Plan:
     max_bytes: int = 1_000_000
     capacity: int = 1000
     ttl: float = 0
-    max_deliveries: int = 0
+    max_deaths: int = 0
     latency: float = 0.01
     spread: float = 1
     loss: float = 0
@@ -102,8 +102,6 @@ def plan_for(kind: str, seed: int) -> Plan:
     # Equal seeds of two kinds draw other crawls.
     chance = Random(f"{kind} {seed}")
     plan = replace(_KINDS[of_one](_common(kind, seed, chance), chance), partitions=int(partitions or 1))
-    # A filter that expires between two rounds over all partitions makes them begin anew, perhaps without an end.
-    plan = replace(plan, ttl=plan.ttl * 4 * (plan.partitions - 1) or plan.ttl)
     # A link on which replies come after the timeout, and heartbeats after the lease, is another fault. So is a timeout
     # that is too long for the lease: one lost reply would be a death.
     timeout = min(plan.timeout, plan.lease / 2)
@@ -152,16 +150,16 @@ def _fault(kind: str, end: float, chance: Random) -> list[Fault]:
         kind = chance.choice(_OUTAGES)
     is_amid = kind not in _SECONDS and chance.random() < 0.5
     fault = Fault(at, kind, chance.choice(_SECONDS.get(kind, (0.0,))), number, is_amid)
-    before = chance.choice([0.1, 0.5, 2.0])
+    before = chance.choice([0.1, 0.5, 1.0, 1.5, 1.8, 5.0])
     is_behind = kind in ("rollback", "rollback and kill", "absence")
     return [Fault(max(0.0, at - before), "snapshot", 0.0, number), fault] if is_behind else [fault]
 
 
-def _with(*kinds: str, number: int = 2, is_lossy: bool = False) -> Draw:
+def _with(*kinds: str, number: int = 2, is_lossy: bool = False, is_late: bool = False) -> Draw:
     """Return a function that adds one to `number` faults of some kinds to a plan, perhaps on a lossy link."""
 
     def draw(plan: Plan, chance: Random) -> Plan:
-        end = chance.choice([1.0, 2.0, 5.0])
+        end = chance.choice([3.0, 6.0, 10.0] if is_late else [1.0, 2.0, 5.0])
         drawn = [_fault(chance.choice(kinds), end, chance) for _ in range(chance.randint(1, number))]
         faults = [fault for each in drawn for fault in each]
         if is_lossy:
@@ -182,7 +180,7 @@ def _poison(plan: Plan, chance: Random) -> Plan:
     plan = _with("lossy", "stop", "kill", "evict", "evict", number=3)(plan, chance) if chance.random() < 0.5 else plan
     return replace(
         plan,
-        max_deliveries=chance.choice([1, 2, 3]),
+        max_deaths=chance.choice([1, 2, 3]),
         lease=1.0,
         poison=min(chance.choice([1, 2]), plan.pages - 1),
         depth=60,
@@ -202,10 +200,20 @@ def _ttl(plan: Plan, chance: Random) -> Plan:
 
 def _absent(plan: Plan, chance: Random) -> Plan:
     """A partition loses data while no worker runs, or with the death of one worker."""
-    plan = replace(plan, persists=True, concurrency=8, pages=max(plan.pages, 20), workers=max(plan.workers, 2))
-    if chance.random() < 0.3:
-        return _with("rollback and kill")(plan, chance)
-    return _with("absence", number=1)(plan, chance)
+    plan = replace(_long(plan, chance), persists=True, workers=max(plan.workers, 2))
+    if chance.random() < 0.5:
+        return _with("rollback and kill", is_late=True)(plan, chance)
+    return _with("absence", number=1, is_late=True)(plan, chance)
+
+
+def _rollback(plan: Plan, chance: Random) -> Plan:
+    """The server, or a partition, goes back in the middle of the crawl: its first acknowledgements take seconds."""
+    return _with("rollback", is_late=True)(_long(plan, chance), chance)
+
+
+def _long(plan: Plan, chance: Random) -> Plan:
+    plan = replace(plan, stagger=min(plan.stagger, 0.5), pages=chance.randint(25, 60), batch=max(plan.batch, 3))
+    return replace(plan, concurrency=chance.choice([2, 8]), download=chance.choice([0.1, 0.3, 1.0]))
 
 
 def _flush(plan: Plan, chance: Random) -> Plan:
@@ -232,8 +240,8 @@ _KINDS: dict[str, Draw] = {
     "term": _with("term"),
     "mixed": _with("outage", "slow", *_OF_PROCESSES, number=4, is_lossy=True),
     "loss": _with("flushall"),
-    "rollback": _with("rollback"),
-    "evict": _with("evict"),
+    "rollback": _rollback,
+    "evict": _with("evict", "evict", "kill", "kill for good", number=3),
     "absent": _absent,
     "double": _with(*_LOSSES, "flush", "evict", *_OF_PROCESSES, "outage", number=2, is_lossy=True),
     "flush": _flush,
@@ -280,10 +288,10 @@ class Site:
             self.links[source].append((target, chance.choice([0.0, 0.0, 1.0, -1.0, 5.0]) if plan.priorities else 0.0))
 
     def closure(self, pages: set[int]) -> set[int]:
-        """Return pages and all that they lead to."""
+        """Return pages and all that they lead to, but for what further local ones lead to."""
         found, todo = set(pages), sorted(pages)
         while todo:
-            new = [target for target, _ in self.links[todo.pop()] if target not in found]
-            found.update(new)
-            todo += new
+            new = {target for target, _ in self.links[todo.pop()]} - found
+            found |= new
+            todo += sorted(new - self.local)
         return found

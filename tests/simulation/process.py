@@ -1,22 +1,33 @@
 """A simulated process: a real worker with its heartbeat, and a small engine that crawls the site."""
 
-import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.keys import partition_keys
-from scrapy_bloom.queue.values import Call, Entry, IndexedCall, Offer, Outcome, Phase
+from scrapy_bloom.queue.messages import Entry, Offer, Outcome, Received, Terms
+from scrapy_bloom.queue.queue import Queue
+from scrapy_bloom.queue.request_queue import Sender
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.transport.failures import FAULTS
 from tests.simulation.clock import once
 from tests.simulation.server import Client, SimulatedQueue
-from tests.support.running import running
 
 FILTER = "filter"
 QUEUES = ("queue", "other-queue")
+# Reasons of a rejoin that tell of a loss.
+_TELLING = ("gone", "new", "behind", "filter", "leases")
+# Seconds until an idle worker asks again, and after a lost reply.
+_PAUSES = (0.1, 1.0)
+# Seconds between two syncs at most.
+_TICK_SECONDS = 0.25
+# Seconds in which a closing process tries to leave.
+_LAST_TRY_SECONDS = 3.0
+_sizes: dict[int, str] = {}
+T = TypeVar("T")
 
 
 def keys_of(spider: int, partitions: int) -> list[tuple[str, str]]:
@@ -24,11 +35,9 @@ def keys_of(spider: int, partitions: int) -> list[tuple[str, str]]:
     return partition_keys(QUEUES[spider], FILTER, partitions)
 
 
-# Seconds between two questions whether the queue is still empty, and after a lost reply.
-_PAUSES = (0.1, 1.0)
-# Seconds in which a closing process tries to leave.
-_LAST_TRY_SECONDS = 3.0
-_sizes: dict[int, str] = {}
+def page_of(member: bytes) -> int:
+    """Return the page of a request; a local one has a number behind it."""
+    return int(member.split(b" ")[0])
 
 
 class Process:
@@ -37,8 +46,9 @@ class Process:
     Attributes:
         slot: its place among the processes, which its replacement takes.
         how: the end: finished, stopped, gave up, killed, or crashed.
-        awaited, is_executed: the call whose reply it awaits, and whether the server has executed that.
-        partition: the partition of that call.
+        answers: the records and the taken pages in the replies on their way, by their queues.
+        requeued: pages that it has queued again.
+        links_of_local: pages that local ones of this process led to.
     """
 
     def __init__(self, world: Any, slot: int, *, flush: bool = False, is_last: bool = False) -> None:
@@ -49,6 +59,9 @@ class Process:
         self.is_dead = False
         self.stopped_until = 0.0
         self.how = ""
+        self.answers: dict[str, tuple[bytes, set[int]]] = {}
+        self.requeued: set[int] = set()
+        self.links_of_local: set[int] = set()
         self._mode = "finished" if is_last or not plan.persists else "keep"
         self._slowness = chance.choice([1.0, plan.spread])
         self._inbox: deque[Callable[[], object]] = deque()
@@ -56,34 +69,32 @@ class Process:
         self._due: float | None = None
         self._next_poll, self._pause = 0.0, _PAUSES[0]
         self._closes_until = 0.0
-        self.awaited: Call | None = None
-        self.is_executed, self.partition = False, 0
-        parts = [self._new_part(flush) for _ in range(plan.partitions)]
-        self.worker = parts[0] if len(parts) == 1 else world.whole_type(parts)
-        self._queues, beating = self._connect(), self._connect()
-        self._heartbeat = Heartbeat(beating, self.name, plan.lease, plan.max_deliveries, world.runtime)
-        world.hub.spawn(self, self._main)
-
-    def _new_part(self, flush: bool) -> Worker:
-        plan, world = self.world.plan, self.world
-        part: Worker = world.worker_type(
+        self._number = 0
+        self._losses = [0] * plan.partitions
+        terms = Terms(
             self.name,
             plan.lease,
             f"spider {self.spider}",
             self,
             self.fingerprint_of,
-            cache_size=plan.cache,
+            queues=plan.partitions,
             batch=plan.batch,
-            max_deliveries=plan.max_deliveries,
-            flush=flush,
+            max_deaths=plan.max_deaths,
             is_shared=plan.spiders > 1,
         )
-        part._max_bytes = plan.max_bytes
-        return part
+        lines = [Queue(terms, flush=flush) for _ in range(plan.partitions)]
+        for line in lines:
+            line._max_bytes = plan.max_bytes
+        self.worker = Worker(lines, plan.cache)
+        self._queues = self._connect()
+        self._sender = Sender(self.name, self.worker, self._queues, self._note, world.runtime)
+        self._heartbeat = Heartbeat(self._connect(), self.name, plan.lease, plan.max_deaths, world.runtime)
+        world.hub.spawn(self, self._main)
 
     def _connect(self) -> list[SimulatedQueue]:
-        client = Client(self.world.server, self._slowness, self.world.executed)
-        return [SimulatedQueue(client, *keys) for keys in keys_of(self.spider, self.world.plan.partitions)]
+        world = self.world
+        keys = keys_of(self.spider, world.plan.partitions)
+        return [SimulatedQueue(Client(world.server, self._slowness, world.executed), *each) for each in keys]
 
     def to_create(self, *, sizes: bool) -> tuple[Any, ...]:
         """Return a filter whose first layer is small, as a worker's source."""
@@ -99,7 +110,7 @@ class Process:
 
     def fingerprint_of(self, member: bytes) -> bytes | None:
         """Return the fingerprint of a request."""
-        return None if int(member) in self.world.site.unfiltered else member
+        return None if page_of(member) in self.world.site.unfiltered else member
 
     # A process.
 
@@ -130,9 +141,9 @@ class Process:
         if self.is_dead:
             return
         self.world.log(f"ends: {how}", self.name)
+        self.how, self.is_dead = how, True
         if how in ("killed", "gave up", "crashed"):
             self.world.note_death(self)
-        self.how, self.is_dead = how, True
 
     def stop(self, seconds: float) -> None:
         """Stop as by SIGSTOP, or as by a callback that holds the GIL."""
@@ -148,9 +159,8 @@ class Process:
         for page in self.world.site.roots[self.slot]:
             self._offer(page, 0.0, is_start=True)
         self.world.found_pages.update(self.world.site.roots[self.slot])
-        while self.worker.phase is not Phase.WORK:
-            if not self._execute(self.worker.next_calls(0)):
-                self._sleep(self.world.chance.uniform(*_PAUSES))
+        while not self.worker.is_joined:
+            self._retry(self._sender.step)
         self._heartbeat.start()
         self._take_up_failed()
         self.call_later(0, self._work)
@@ -161,55 +171,63 @@ class Process:
             self._is_waiting = True
             self.world.hub.block()
 
-    def _sleep(self, seconds: float) -> None:
-        self.world.hub.after(seconds, once(self.world.hub))
-        self.world.hub.block()
+    def _retry(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except FAULTS as error:
+                self._note_fault(error)
+                self.world.hub.after(self.world.chance.uniform(*_PAUSES), once(self.world.hub))
+                self.world.hub.block()
+
+    def _note_fault(self, error: Exception) -> None:
+        self.world.log(f"{error}", self.name)
+        if not isinstance(error, self.world.expected_errors):
+            raise error
 
     def _take_up_failed(self) -> None:
-        for index, queue in enumerate(self._queues):
-            while True:
-                try:
-                    _, kept = queue.read_failed()
-                    break
-                except FAULTS:
-                    self._sleep(_PAUSES[1])
-            self.worker.queue_again((offer for run, offer in kept if run != self.worker.run), index)
+        for line, queue in zip(self.worker.queues, self._queues, strict=True):
+            _, kept = self._retry(queue.read_failed)
+            again = [
+                (line.item_of(self.fingerprint_of(each.member)), each.member)
+                for run, each in kept
+                if run != line.crawl.run
+            ]
+            self._retry(partial(queue.requeue, line.crawl.filter_id, again))
 
     # The scheduler.
 
     def _work(self) -> None:
         """Execute calls until there are none, or one fails."""
-        hub, worker = self.world.hub, self.worker
-        for index, others in self._heartbeat.take_others():
-            worker.parts[index].note_others(others)
-        while worker.phase is not Phase.LEFT:
-            while len(running(worker)) < self.world.plan.concurrency and (entry := worker.take()) is not None:
+        plan, hub, worker = self.world.plan, self.world.hub, self.worker
+        self._heartbeat.tick()
+        while not worker.has_left:
+            while len(worker.running) < plan.concurrency and (entry := worker.take()) is not None:
                 self._begin(entry)
-            has_unsent = any(part.outbox for part in worker.parts)
-            needs_more = len(running(worker)) < self.world.plan.concurrency and worker.next_score == math.inf
-            want = self.world.plan.prefetch if needs_more and (has_unsent or hub.now >= self._next_poll) else 0
-            calls = worker.next_calls(want)
-            if not calls:
-                if not self._may_leave():
-                    break
-                self._heartbeat.stop()
-                worker.leave(self._mode)
-            elif not self._execute(calls):
+            needs_more = len(worker.running) < plan.concurrency and not worker.ready
+            want = plan.prefetch if needs_more and (worker.urgency < 1e9 or hub.now >= self._next_poll) else 0
+            if worker._must_rejoin:
+                self.world.note_requeue(self)
+            try:
+                has_called = self._sender.step(want)
+            except FAULTS as error:
+                self._note_fault(error)
                 self._work_later(self.world.chance.uniform(*_PAUSES))
                 if self._closes_until and hub.now > self._closes_until:
                     self.exit("gave up")
                 return
-            elif calls[0][1].script == "exchange" and want:
-                self._pause = _PAUSES[0] if worker.next_score < math.inf else min(2 * self._pause, _PAUSES[1])
+            if not has_called:
+                if not (worker.is_idle and (worker.may_finish or worker.is_stopping)):
+                    break
+                self._heartbeat.stop()
+                worker.leave(self._mode)
+            elif want and worker.is_joined:
+                self._pause = _PAUSES[0] if worker.ready else min(2 * self._pause, _PAUSES[1])
                 self._next_poll = hub.now + self._pause
-        if worker.phase is Phase.LEFT:
+        if worker.has_left:
             self.exit("stopped" if worker.is_stopping else "finished")
         else:
-            self._work_later(self._next_poll - hub.now if needs_more else _PAUSES[1])
-
-    def _may_leave(self) -> bool:
-        worker = self.worker
-        return worker.is_idle and (worker.may_finish or worker.is_stopping)
+            self._work_later(min(_TICK_SECONDS, self._next_poll - hub.now if needs_more else _TICK_SECONDS))
 
     def _work_later(self, seconds: float) -> None:
         """Have the reactor work after some seconds, unless it will do so before."""
@@ -223,34 +241,17 @@ class Process:
             self._due = None
             self._work()
 
-    def _execute(self, calls: list[IndexedCall]) -> bool:
-        """Execute calls, one after another; return whether there is a reply to each."""
-        has_all = True
-        for index, call in calls:
-            self.awaited, self.is_executed, self.partition = call, False, index
-            try:
-                reply = self._queues[index].send(self.name, call)
-            except FAULTS as error:
-                self.world.log(f"{call.script}: {error}", self.name)
-                if not isinstance(error, self.world.expected_errors):
-                    raise
-                self.worker.lose(index)
-                has_all = False
-            else:
-                self._receive(reply, index)
-            self.awaited = None
-        return has_all
-
-    def _receive(self, reply: Any, index: int) -> None:
-        self.worker.receive(reply, index)
-        part = self.worker.parts[index]
-        for trouble in part.troubles:
-            self.world.note_report(self, trouble.value)
-        part.troubles.clear()
-        if part.losses:
-            self.world.note_report(self, f"{part.losses} losses")
+    def _note(self, index: int, received: Received) -> None:
+        self.answers.pop(self._queues[index].keys.queue, None)
+        losses = self.worker.queues[index].news.losses
+        if received.rejoin:
+            self.world.note_rejoin(self, received.rejoin, is_telling=received.rejoin in _TELLING)
+        if losses > self._losses[index]:
+            self.world.note_report(self, f"{losses} losses")
+        self._losses[index] = losses
 
     def _close(self) -> None:
+        self.world.excuse_local(self)
         self.worker.stop()
         self._closes_until = self.world.hub.now + 4 * self.world.plan.download + _LAST_TRY_SECONDS
         self._work()
@@ -260,20 +261,23 @@ class Process:
     def _offer(self, page: int, score: float, *, is_start: bool = False) -> None:
         member = b"%d" % page
         offer = Offer(score, member, self.fingerprint_of(member))
+        if offer.fingerprint and self.worker.is_repeat(offer.fingerprint):
+            return
         if page in self.world.site.local:
-            while any(offer.member in part.local or offer.member in part.running for part in self.worker.parts):
-                offer = offer._replace(member=b"0" + offer.member)
-            offer = offer._replace(request=page)
+            self._number += 1
+            offer = offer._replace(member=b"%d %d" % (page, self._number), request=page)
         self.worker.offer(offer, is_start=is_start)
+        if self.worker.is_stopping:
+            self.world.excuse_local(self)
 
     def _begin(self, entry: Entry) -> None:
-        self.world.log(f"fetch {int(entry.member)}", self.name)
+        self.world.log(f"fetch {page_of(entry.member)}", self.name)
         seconds = self.world.chance.expovariate(1 / self.world.plan.download)
         self.call_later(seconds, lambda: self._parse(entry.member, 0))
 
     def _parse(self, member: bytes, done: int) -> None:
         """Yield some links, and later the rest."""
-        world, page = self.world, int(member)
+        world, page = self.world, page_of(member)
         if page in world.site.poison:
             self.exit("killed")
             world.hub.after(1.0, lambda: world.start(self.slot))
@@ -282,6 +286,7 @@ class Process:
         upto = done + world.chance.choice([1, 1, 3, 100])
         for target, score in links[done:upto]:
             world.note_link(target)
+            self.links_of_local |= {target} if member in self.worker.local else set()
             self._offer(target, score)
         if upto < len(links):
             self.call_later(world.chance.expovariate(1 / world.plan.callback), lambda: self._parse(member, upto))

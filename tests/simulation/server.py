@@ -7,16 +7,16 @@ from typing import Any
 
 from redis import exceptions
 
+from scrapy_bloom.queue.messages import Call
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Call
 from tests.simulation.clock import Hub, once
 from tests.simulation.plan import Plan
 from tests.support.script_server import ScriptServer
 
 # Unix time at which each simulation begins, in microseconds.
 BEGIN = 1_700_000_000_000_000
-# Called with a worker, its call, the key of the queue and the reply, when the server has executed it.
-Listener = Callable[[str, Call, str, Any], None]
+# Called when the server has executed a call: its worker, itself, the queue, the reply, and whether that arrives.
+Listener = Callable[[str, Call, str, Any, bool], None]
 
 
 class Server:
@@ -67,7 +67,7 @@ class Server:
         except exceptions.ResponseError as error:
             return error
 
-    def round_trip(self, step: Callable[[], Any], slowness: float, size: int) -> Any:
+    def round_trip(self, step: Callable[[bool], Any], slowness: float, size: int) -> Any:
         """Execute a step for the current process, which is blocked meanwhile.
 
         Raises:
@@ -75,6 +75,7 @@ class Server:
         """
         hub, chance, plan = self._hub, self._chance, self._plan
         replies: list[Any] = []
+        deadline = hub.now + plan.timeout
         resume = once(hub)
 
         def end(reply: Any) -> None:
@@ -89,7 +90,7 @@ class Server:
             elif self.is_("loading"):
                 end(exceptions.BusyLoadingError("Redis is loading the dataset in memory"))
             elif not self.is_("hanging"):
-                reply = step()
+                reply = step(fate == "well" and hub.now + way < deadline)
                 if fate != "no reply":
                     hub.after(way, lambda: end(reply))
                 elif is_noticed:
@@ -107,7 +108,7 @@ class Server:
             hub.after(way, arrive)
         elif is_noticed:
             hub.after(way, lambda: end(exceptions.ConnectionError("Connection reset by peer")))
-        hub.after(plan.timeout, lambda: end(exceptions.TimeoutError("Timeout reading from socket")))
+        hub.at(deadline, lambda: end(exceptions.TimeoutError("Timeout reading from socket")))
         hub.block()
         if isinstance(replies[0], Exception):
             raise replies[0]
@@ -115,7 +116,7 @@ class Server:
 
 
 class Client:
-    """A Redis client of one process. `call` is the worker's call that the next command carries, and its queue."""
+    """A Redis client of one process for one queue. `call` is the worker's call that the next command carries."""
 
     def __init__(self, server: Server, slowness: float, listen: Listener) -> None:
         self._server, self._slowness, self._listen = server, slowness, listen
@@ -126,12 +127,12 @@ class Client:
 
     def execute_command(self, *arguments: Any, **_: Any) -> Any:
         """Send a command, and return its reply."""
-        call = self.call if arguments[0] in ("EVAL", "EVALSHA") else None
+        call = self.call
 
-        def step() -> Any:
+        def step(arrives: bool) -> Any:
             reply = self._server.execute(*arguments)
             if call and not isinstance(reply, Exception):
-                self._listen(*call, reply)
+                self._listen(*call, reply, arrives)
             return reply
 
         size = sum(len(each) for each in arguments if isinstance(each, bytes))
@@ -144,4 +145,7 @@ class SimulatedQueue(RequestQueue):
     def send(self, worker: str, call: Call) -> Any:
         """Execute a call of a worker, and return the script's reply."""
         self._client.call = worker, call, self.keys.queue
-        return super().send(worker, call)
+        try:
+            return super().send(worker, call)
+        finally:
+            self._client.call = None

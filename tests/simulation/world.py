@@ -9,26 +9,25 @@ import math
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from redis import exceptions
 
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.partitioned import PartitionedWorker
-from scrapy_bloom.queue.values import Call, Phase
-from scrapy_bloom.queue.worker import Worker
-from tests.queue.mistakes import Mistake
-from tests.queue.search.moves import shown
+from scrapy_bloom.queue.messages import Call, Others
+from scrapy_bloom.queue.worker import SETTLING
 from tests.simulation import checks
 from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
-from tests.simulation.places import Places, offered
+from tests.simulation.mistakes import Mistake
+from tests.simulation.places import Places, pages_of
 from tests.simulation.plan import EVICTIONS, Fault, Plan, Site, plan_for
 from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
-from tests.support.running import AnyWorker, ended
 from tests.support.script_server import ScriptServer
 
 # Virtual seconds after which a crawl counts as endless.
@@ -36,7 +35,7 @@ _LIMIT_SECONDS = 600.0
 # Workers started one after another at the end, for the remaining requests.
 _MAX_LATE_STARTS = 6
 # Losses that leave the requests of the queue, and its filter.
-_HARMLESS = ("filter", "shard:", "departed", "deliveries", "suspects", "crawl")
+_HARMLESS = ("filter", "shard:", "workers", "deaths", "crawl")
 
 
 @dataclass
@@ -45,11 +44,14 @@ class Outcome:
 
     Attributes:
         log: lines with their moments, processes and texts.
+        once, again: fetches of pages, and further ones of a page in the same crawl.
     """
 
     plan: Plan
     problems: list[str] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
+    once: int = 0
+    again: int = 0
 
     def __str__(self) -> str:
         lines = [f"{at:8.3f} {who:>5} {text}" for at, who, text in self.log]
@@ -61,16 +63,17 @@ class World:
 
     Attributes:
         found_pages, exempt, failed: pages, see above; `failed` ones have failed once.
+        excused: pages that a process ran from its memory when it ended, and what it had found by these.
         fetched: how often each page was fetched in this generation.
-        hits: faults that may cost a fetch.
+        hits: faults that may cost a fetch of any page.
+        again: how often a page was in the hands of a worker that died, or joined again.
+        interrupted: how often a process was killed or taken for dead while it had leased a page.
     """
 
     expected_errors = (exceptions.ConnectionError, exceptions.TimeoutError)
 
-    def __init__(self, plan: Plan, worker_type: type[AnyWorker], wrong: dict[str, str]) -> None:
+    def __init__(self, plan: Plan, wrong: dict[str, str]) -> None:
         self.plan = plan
-        self.worker_type = worker_type if issubclass(worker_type, Worker) else Worker
-        self.whole_type = worker_type if issubclass(worker_type, PartitionedWorker) else PartitionedWorker
         self.chance = Random(f"run {plan.kind} {plan.seed} 0")
         self.hub = Hub()
         self.runtime = SimulatedRuntime(self.hub)
@@ -81,27 +84,28 @@ class World:
         self.places = Places(self.server, self.site, lambda: self.alive, plan.partitions)
         self.found_pages: set[int] = set()
         self.exempt: set[int] = set()
+        self.excused: set[int] = set()
         self.failed: set[int] = set()
         self.fetched: Counter[int] = Counter()
         self.hits = 0
-        # Processes that were alive when the server lost requests, and whether one has reported any loss.
-        self.witnesses: list[Process] = []
-        self._linked: Counter[int] = Counter()
-        # How often a process was killed or taken for dead while it ran a page.
+        self.again: Counter[int] = Counter()
         self.interrupted: Counter[int] = Counter()
+        # Processes that were alive when the server lost requests, and whether one has reported a loss since.
+        self.witnesses: list[Process] = []
         self.is_reported = False
         self.has_lost = self.has_evicted = self._is_found_later = False
+        self._linked: Counter[int] = Counter()
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
-        # The id of each filter after its last join.
-        self._filters: dict[str, bytes] = {}
-        # The crawls of workers that have exchanged, and are not presumed dead.
+        # The crawls of workers that have synced, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         # When each worker was executed last, and when it came back after more than its lease.
-        self._heard: dict[str, float] = {}
-        self._returned: dict[str, float] = {}
+        self._heard: dict[tuple[str, str], float] = {}
+        self._returned: dict[tuple[str, str], float] = {}
+        # When a sync was executed last, and one of a stopping worker.
+        self._synced = self._stopped = -math.inf
         self._amid: list[Fault] = []
-        self._snapshots: dict[int, ScriptServer] = {}
+        self._snapshots: dict[int, tuple[float, ScriptServer]] = {}
         self._pending = self._late_starts = 0
         self._has_ended = False
 
@@ -119,8 +123,20 @@ class World:
 
     def note_report(self, process: Process, text: str) -> None:
         """Note that a worker reports a loss."""
-        self.is_reported |= text != "presumed dead"
+        self.is_reported = True
         self.log(f"reports: {text}", process.name)
+
+    def note_rejoin(self, process: Process, reason: str, *, is_telling: bool) -> None:
+        """Note that a worker must join again."""
+        self.log(f"joins again: {reason}", process.name)
+        self.is_reported |= is_telling
+
+    def note_requeue(self, process: Process) -> None:
+        """Note that a worker is about to queue all again that it holds."""
+        held, local = _held_by(process), {page for page in self.site.local if b"%d" % page in process.worker._offered}
+        process.requeued |= held
+        # Its leases wait again with the join, and may be taken before it queues them once more.
+        self.again.update([*held, *held, *local])
 
     def note_failure(self, process: Process, page: int) -> None:
         self.failed.add(page)
@@ -134,51 +150,72 @@ class World:
     def note_fetch(self, process: Process, page: int) -> None:
         """Note a fetch, and check their number."""
         self.fetched[page] += 1
-        times = self.fetched[page]
+        times, hits = self.fetched[page], self.hits + self.again[page]
         self.log(f"fetched {page}", process.name)
-        if page in self.site.unfiltered and times > self._linked[page] + self.hits:
+        self.outcome.once += times == 1
+        self.outcome.again += times > 1
+        if page in self.site.unfiltered and times > self._linked[page] + hits:
             self.found("fetched again", f"{page} bypasses the filter and was fetched {times} times")
-        # Workers do not know which local requests the others crawl.
-        if page in self.site.unfiltered | self.site.local or self.plan.ttl:
+        if page in self.site.unfiltered or self.plan.ttl:
             return
-        # A stop that forgets local requests returns the pages that may have led to them.
-        hits = self.hits + sum(part.forgotten_local > 0 for process in self.processes for part in process.worker.parts)
         if times > 1 + hits + (page in self.failed):
-            self.found("fetched again", f"{page} was fetched {times} times, with {hits} faults")
+            self.found("fetched again", f"{page} was fetched {times} times, with {self.hits} faults, and {hits} in all")
 
-    def executed(self, worker: str, call: Call, queue: str, reply: Any) -> None:
+    def executed(self, worker: str, call: Call, queue: str, reply: Any, arrives: bool) -> None:
         """Note a call that the server has executed."""
         name = call.script
-        told = reply[-1] if name in ("exchange", "heartbeat", "leave") and reply[0] != b"EXPIRED" else None
-        self.log(f"{name} {shown(call.arguments)}: {shown(reply)}", f"{worker} >")
+        self.log(f"{queue} {name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
         process = next(each for each in self.processes if each.name == worker)
-        if isinstance(reply, list) and reply[0] in (b"OK", b"LEFT"):
-            if self.hub.now - self._heard.get(worker, self.hub.now) > self.plan.lease:
-                self._returned[worker] = self.hub.now
-            self._heard[worker] = self.hub.now
-        if name == "join" and reply[0] == b"OK" and not reply[8]:
-            self._returned.pop(worker, None)  # Redis has lost its registration
-        if name == "exchange" and reply[0] == b"OK":
-            process.is_executed |= process.awaited is call
-            # A join of the first partition alone makes no worker that others wait for.
-            self._works |= {worker: call.arguments[1]} if queue in QUEUES else {}
-        for dead in told[3][::3] if told else ():
-            self._works.pop(dead.decode(), None)
-            if self.hub.now - self._returned.get(worker, -math.inf) < self.plan.lease:
-                self.found("away", f"{worker} was away, and presumes {dead.decode()} dead")
-            for alive in (each for each in self.alive if each.name == dead.decode()):
-                self.hits += 1
-                self._note_interrupted(alive)
+        match name, reply:
+            case "join", [b"OK", crawl, _, origin, *_]:
+                self._note_contact(worker, queue)
+                if call.arguments[5]:  # a new registration
+                    self._returned.pop((worker, queue), None)
+                self._note_join(queue, crawl, origin)
+            case "sync", [b"OK", record, taken, _, _, _, found]:
+                if arrives:
+                    process.answers[queue] = record, pages_of(taken[1::2])
+                self._note_contact(worker, queue)
+                self._note_sync(process, call, queue, taken)
+                self._note_others(worker, queue, Others.of(found))
+                while (taken or any(call.arguments[11:16])) and self._amid and not process.is_dead:
+                    self._happen(self._amid.pop(), process)
+            case "heartbeat", [*found] if found:
+                self._note_contact(worker, queue)
+                self._note_others(worker, queue, Others.of(found))
+            case "leave", [is_gone, _, _, found] if found:
+                self._note_contact(worker, queue)
+                self._works.pop(worker, None)
+                self._note_others(worker, queue, Others.of(found))
+                if is_gone:
+                    self._note_deletion(process, queue, *call.arguments[:2])
+
+    def _note_contact(self, worker: str, queue: str) -> None:
+        at = worker, queue
+        if self.hub.now - self._heard.get(at, self.hub.now) > self.plan.lease:
+            self._returned[at] = self.hub.now
+        self._heard[at] = self.hub.now
+
+    def _note_sync(self, process: Process, call: Call, queue: str, taken: list[bytes]) -> None:
+        self._synced = self.hub.now
+        if process.worker.is_stopping:
+            self._stopped = self.hub.now
+        if process.is_dead:  # a late call
+            self.interrupted.update(pages_of(taken[1::2]))
+        # A join of the first partition alone makes no worker that others wait for.
+        if queue in QUEUES:
+            self._works[process.name] = call.arguments[2]
+
+    def _note_others(self, worker: str, queue: str, others: Others | None) -> None:
+        for dead in others.dead if others else ():
+            self._works.pop(dead.name, None)
+            if self.hub.now - self._returned.get((worker, queue), -math.inf) < self.plan.lease:
+                self.found("away", f"{worker} was away, and presumes {dead.name} dead")
+            for alive in (each for each in self.alive if each.name == dead.name):
+                pages = _held_by(alive).union(*(taken for _, taken in alive.answers.values()))
+                self.again.update(pages)
+                self.interrupted.update(pages)
                 self.log(f"presumes {alive.name} dead, which is alive", worker)
-        if name == "join" and reply[0] == b"OK":
-            self._note_join(queue, reply[2], reply[4], reply[5])
-        if name == "leave" and reply[0] == b"LEFT":
-            self._works.pop(worker, None)
-        if name == "leave" and reply[0] == b"LEFT" and reply[2]:
-            self._note_deletion(process, queue, *call.arguments[:2])
-        changes = offered(call) or call.ended or (name == "exchange" and reply[0] == b"OK" and reply[4])
-        while changes and self._amid and not process.is_dead:
-            self._happen(self._amid.pop(), process)
 
     def _keys_of(self, process: Process) -> list[tuple[str, str]]:
         return keys_of(process.spider, self.plan.partitions)
@@ -192,73 +229,80 @@ class World:
 
     # The effects of the faults.
 
-    def _note_loss(self, kind: str) -> None:
-        """Exempt the pages of the server alone, which has just lost something."""
-        there = self.places.stored() | self.places.held_by_all()
-        keeps = self.found_pages - self.places.orphaned() if kind in _HARMLESS else there
-        if kind == "rollback":  # within a crawl each worker offers forgotten start requests again
-            for each in self.alive:
-                for part, (queue, _) in zip(each.worker.parts, self._keys_of(each), strict=True):
-                    is_same = self.places.call("HGET", QueueKeys(queue).crawl, "id") == part.crawl
-                    there |= {int(offer.member) for _, offer in part._started} if is_same else set()
-        # After a rollback, a page that is done, or about to be, in another partition does not lead to its links again.
-        is_whole = kind == "flushall" or (kind == "rollback" and self.plan.partitions == 1)
-        keeps = self.site.closure(there) if is_whole else keeps
+    def _note_loss(
+        self, kind: str, emptied: Collection[str] = (), *, leads_on: bool = False, is_told: bool = True
+    ) -> None:
+        """Exempt the pages of the server alone, which has just lost something.
+
+        Args:
+            kind: what it has lost.
+            emptied: the queues that the workers will empty.
+            leads_on: what is left leads to all that it had led to before.
+            is_told: a worker must report this.
+        """
+        keeps = self.places.held_by_all().union(
+            self.places.kept(), *(self.places.stored_in(queue) for queue, _ in self.places.keys if queue not in emptied)
+        )
+        if kind in ("flushall", "rollback"):  # the workers offer forgotten start requests again
+            starts = (each.worker._starts for each in self.alive if not each.worker.is_stopping)
+            keeps |= pages_of(offer.member for offers in starts for offer in offers)
+        if kind in _HARMLESS and not emptied:
+            keeps |= self.found_pages - self.site.closure(self.places.orphaned())
+        keeps = self.site.closure(keeps) if leads_on else keeps
         gone = self.found_pages - set(self.fetched) - keeps - self.exempt
         self.exempt |= gone
         self.log(f"lost: {sorted(gone)}" if gone else "lost no page of its own")
-        self.witnesses += self.alive if gone else []
+        if gone and is_told:
+            self.witnesses += self.alive
+            self.is_reported = False
+        elif gone:
+            self.excused |= gone
         self.has_lost = True
         self._is_found_later |= kind == "crawl"
-        self.hits += 2 * max(1, len(self.alive))
+        self.hits += 1
+        self._returned.clear()
 
-    def _note_interrupted(self, process: Process) -> None:
-        self.interrupted.update(int(m) for part in process.worker.parts for m in (*part.running, *part.finished))
+    def excuse_local(self, process: Process) -> None:
+        """Excuse pages that a process runs from its memory, and that it drops when it stops."""
+        worker = process.worker
+        self.excused |= pages_of(entry.member for entry, _ in worker.ready if entry.member in worker.local)
+        self.excused |= pages_of(o.member for line in worker.queues for _, o in line.outbox if o.request is not None)
 
     def note_death(self, process: Process) -> None:
-        """Note the death of a process that is alive still: its start pages wait for another start."""
-        keys = self._keys_of(process)
-        is_registered = all(process.name in self.places.registrations(queue) for queue, _ in keys)
-        elsewhere = self.places.stored(but="" if is_registered else process.name) | self.places.held_by_all(but=process)
-        gone = self.found_pages - set(self.fetched) - elsewhere
-        outbox = {int(offer.member) for part in process.worker.parts for offer in part.outbox}
+        """Note the death of a process: its start pages wait for another start."""
+        keys, lines = self._keys_of(process), process.worker.queues
+        self.excuse_local(process)
+        outbox = pages_of(offer.member for line in lines for _, offer in line.outbox)
+        self.excused |= pages_of(process.worker.local) | outbox & process.links_of_local
+        self.again.update(_held_by(process))
+        self.interrupted.update(page for queue, _ in keys for page in self.places.leased(queue, process.name))
+        gone = self.found_pages - set(self.fetched) - self.places.stored() - self.places.held_by_all()
         roots = gone & outbox & set(self.site.roots[process.slot])
         roots -= {page for page in roots if self.places.is_known(b"%d" % page)}
         self.found_pages -= roots
         if self.has_lost:  # some may be the links of pages that it had fetched, and would have fetched again
             self.exempt |= gone - roots
-        elif any(
-            part.crawl not in (b"", self.places.call("HGET", QueueKeys(queue).crawl, "id"))
-            for part, (queue, _) in zip(process.worker.parts, keys, strict=True)
-        ):
-            self.found_pages -= gone  # of a crawl that others have ended, who took this worker for dead
-        self.hits += 1
 
-    def _note_flush(self, queue: str) -> None:
-        self.log(f"FLUSHED {queue}")
-        self.hits += 1
-        self._begin_generation(queue)
-
-    def _note_join(self, queue: str, crawl: bytes, origin: bytes, filter_id: bytes) -> None:
-        """Note a flush; and a filter that has replaced that of a crawl that ended, of which nothing was left."""
-        name = self.places.filter_of(queue)
-        before, self._filters[name] = self._filters.get(name, filter_id), filter_id
-        if (queue, crawl) in self._crawls:
-            return
+    def _note_join(self, queue: str, crawl: bytes, origin: bytes) -> None:
+        """Note a flush."""
+        if (queue, crawl) not in self._crawls and origin == b"flush":
+            self.log(f"FLUSHED {queue}")
+            self.hits += 1
+            self._begin_generation(queue)
         self._crawls.add((queue, crawl))
-        if origin == b"flush":
-            self._note_flush(queue)
-        elif before != filter_id and not self.has_lost:
-            self._forget_fetches(self.places.pages_of(queue))
 
     def _note_deletion(self, process: Process, queue: str, crawl: bytes, mode: str) -> None:
         """Check the deletion of a crawl in a partition."""
         held = self.places.held_by_all(but=process) | self.places.stored()
         self.log(f"DELETED {queue}, held elsewhere: {sorted(held)}")
-        working = [each.name for each in self.alive if each is not process and self._works.get(each.name) == crawl]
+        working = [
+            each.name
+            for each in self.alive
+            if each is not process and each.spider == process.spider and self._works.get(each.name) == crawl
+        ]
         if working and not self.has_lost:
             self.found("deleted", f"{process.name} deletes {queue} although {', '.join(working)} work")
-        left = self.found_pages - set(self.fetched) - self.exempt - self.site.closure(held)
+        left = self.found_pages - set(self.fetched) - self.exempt - self.excused - self.site.closure(held)
         if mode == "finished" and left - self.site.closure(self.failed):
             self.found("missed", f"{process.name} deletes the crawl, but {sorted(left)} are left")
         if self.places.call("EXISTS", self.places.filter_of(queue)):
@@ -269,8 +313,8 @@ class World:
             each.name
             for each in self.alive
             if each.spider != process.spider
-            and each.worker.phase is Phase.WORK
-            and each.worker.parts[0].filter_id == process.worker.parts[0].filter_id  # it was not flushed
+            and each.worker.is_joined
+            and each.worker.queues[0].crawl.filter_id == process.worker.queues[0].crawl.filter_id  # it was not flushed
             and self.places.registrations(QUEUES[each.spider]).get(each.name)
         ]
         if using and not self.has_lost:
@@ -280,18 +324,17 @@ class World:
     def _begin_generation(self, queue: str, deleting: Process | None = None) -> None:
         """Begin anew with those pages of a partition that the workers hold. No rollback crosses this moment."""
         checks.check_report(self, deleting)
-        self._filters.pop(self.places.filter_of(queue), None)
-        pages, held = self.places.pages_of(queue), self.places.held_by_all() | self.places.stored()
+        pages, held = self.places.in_partition(queue), self.places.held_by_all() | self.places.stored()
         self.found_pages -= pages - held - self._forget_fetches(pages)
         self.exempt -= pages
         self._snapshots.clear()
 
     def _forget_fetches(self, pages: set[int]) -> set[int]:
         """Forget the fetches of pages, and return the unacknowledged pages."""
-        ended_ones = [int(member) for process in self.alive for member in ended(process.worker)]
+        ended = {page for process in self.alive for line in process.worker.queues for page in pages_of(line.finished)}
         others = {page: times for page, times in self.fetched.items() if page not in pages}
-        self.fetched = Counter([page for page in ended_ones if page in pages]) + Counter(others)
-        return {*ended_ones}
+        self.fetched = Counter(ended & pages) + Counter(others)
+        return ended
 
     # The crawl.
 
@@ -313,7 +356,7 @@ class World:
             if self.hub.run(_LIMIT_SECONDS, lambda: self._has_ended):
                 checks.check_end(self)
             else:
-                alive = ", ".join(f"{process.name} ({process.worker.phase.value})" for process in self.alive)
+                alive = {each.name: [line.phase.value for line in each.worker.queues] for each in self.alive}
                 self.found("endless", f"not ended; alive: {alive}; left: {self.places.left_keys()}")
         except BusyLoopError as error:
             self.found("busy loop", str(error))
@@ -344,7 +387,7 @@ class World:
             for queue, name in keys_of(spider, self.plan.partitions):
                 keys = QueueKeys(queue)
                 is_used = self.places.call("HEXISTS", name, f"queue:{keys.queue}")
-                is_left = is_used or self.places.call("EXISTS", keys.queue, keys.crawl, keys.departed)
+                is_left = is_used or self.places.call("EXISTS", keys.queue, keys.crawl)
                 if is_left or last in ("killed", "gave up"):
                     return spider
         return None
@@ -360,26 +403,20 @@ class World:
         if fault.kind in self.server.until:
             self.server.until[fault.kind] = max(self.server.until[fault.kind], self.hub.now + fault.seconds)
         elif fault.kind == "snapshot":
-            self._snapshots[fault.number] = self.server.data.copy()
+            self._snapshots[fault.number] = self.hub.now, self.server.data.copy()
         elif fault.kind == "flush":
             self.start(0, flush=True)
         elif fault.kind == "absence":
             self._pending += 1
             processes, is_kill = self.alive, chance.random() < 0.5
             for each in processes:
-                (self._kill if is_kill else Process.terminate)(each)
+                each.exit("killed") if is_kill else each.terminate()
             self._lose_one(processes, fault, chance)
         elif fault.kind in ("flushall", "rollback", "rollback and kill"):
             if fault.kind == "rollback and kill" and self.alive:
-                self._kill(process or chance.choice(self.alive))
-            earlier = self._snapshots.get(fault.number)
-            if fault.kind == "flushall" or earlier is not None:
-                data = ScriptServer() if earlier is None else earlier.copy()
-                is_one = fault.kind == "rollback and kill" or chance.random() < 0.5
-                if earlier is not None and self.plan.partitions > 1 and is_one:
-                    self._keep_others(data, chance.randrange(self.plan.partitions))
-                self.server.restart(data)
-                self._note_loss("flushall" if earlier is None else "rollback")
+                (process or chance.choice(self.alive)).exit("killed")
+            if fault.kind == "flushall" or fault.number in self._snapshots:
+                self._lose(fault, is_one=fault.kind == "rollback and kill" or chance.random() < 0.7, chance=chance)
         elif fault.kind == "evict":
             self._evict(chance)
         elif self.alive:
@@ -390,16 +427,37 @@ class World:
         if self.alive:
             self.hub.after(0.1, lambda: self._lose_one(processes, fault, chance))
             return
-        earlier = self._snapshots.get(fault.number) if chance.random() < 0.5 else None
-        data = ScriptServer() if earlier is None else earlier.copy()
-        if self.plan.partitions > 1:
-            self._keep_others(data, chance.randrange(self.plan.partitions))
-            self._is_found_later = True
-        self.server.restart(data)
-        self._note_loss("rollback" if self.plan.partitions > 1 else "flushall")
+        if chance.random() < 0.5:
+            self._snapshots.pop(fault.number, None)
+        self._lose(fault, is_one=True, chance=chance)
         self._pending += len(processes) - 1
         for each in processes:
             self.hub.after(chance.choice([0, 0.5, 5]), lambda each=each: self._replace(each))  # type: ignore[misc]
+
+    def _lose(self, fault: Fault, *, is_one: bool, chance: Random) -> None:
+        """Let the server, or one partition, lose all data since its snapshot, or all."""
+        at, data = self._snapshots.get(fault.number, (-math.inf, ScriptServer()))
+        data = data.copy()
+        is_one = is_one and self.plan.partitions > 1 and fault.kind != "flushall"
+        index = chance.randrange(self.plan.partitions)
+        if is_one:
+            self._keep_others(data, index)
+        self.server.restart(data)
+        self.log(f"{f'partition {index}' if is_one else 'the server'} is that of {at:.3f}")
+        emptied = self._emptied() if is_one else []
+        # One partition may lose what it has executed in the last seconds. A stopping worker does not wait for that.
+        leads_on = not is_one or (self._synced - at <= SETTLING and self._stopped <= at and not emptied)
+        kind = "flushall" if at < 0 else "rollback"
+        self._note_loss(kind, emptied, leads_on=leads_on, is_told=not is_one or bool(self.alive))
+
+    def _emptied(self) -> list[str]:
+        """Return the queues of another crawl than the first ones': the workers empty them."""
+        found = []
+        for spider in range(self.plan.spiders):
+            queues = [queue for queue, _ in keys_of(spider, self.plan.partitions)]
+            first, *others = (self.places.call("HGET", QueueKeys(queue).crawl, "id") for queue in queues)
+            found += [queue for queue, id_ in zip(queues[1:], others, strict=True) if id_ not in (None, first)]
+        return found
 
     def _keep_others(self, data: ScriptServer, index: int) -> None:
         """Change an earlier server so that only one partition goes back in time."""
@@ -422,14 +480,10 @@ class World:
         if fault.kind == "term":
             process.terminate()
         else:
-            self._kill(process)
+            process.exit("killed")
         if fault.kind != "kill for good":
             self._pending += 1
             self.hub.after(chance.choice([1, 5, 20]), lambda: self._replace(process))
-
-    def _kill(self, process: Process) -> None:
-        self._note_interrupted(process)
-        process.exit("killed")
 
     def _replace(self, process: Process) -> None:
         self._pending -= 1
@@ -444,7 +498,7 @@ class World:
         self.log(f"evicted: {name}")
         self.places.call("DEL", name)
         self.has_evicted = True
-        self._note_loss(kind)
+        self._note_loss(kind, self._emptied())
 
 
 def _is_of(name: str, kind: str) -> bool:
@@ -454,15 +508,33 @@ def _is_of(name: str, kind: str) -> bool:
     return f":{kind}" in name if kind.endswith(":") else whole.endswith(kind)
 
 
-def simulate(plan: Plan, worker_type: type[AnyWorker] = Worker, wrong: dict[str, str] | None = None) -> Outcome:
-    """Run a crawl and return its outcome, perhaps with a wrong worker or wrong scripts."""
-    return World(plan, worker_type, wrong or {}).run()
+def _held_by(process: Process) -> set[int]:
+    """Return the pages that a worker has leased, or runs."""
+    worker, lines = process.worker, process.worker.queues
+    held = pages_of(entry.member for entry, _ in worker.ready) | pages_of(worker.running)
+    return held.union(*(pages_of([*line.finished, *(entry.member for entry in line.requeued)]) for line in lines))
+
+
+def _shown(value: Any) -> str:
+    """Return arguments or a reply in short."""
+    if isinstance(value, bytes):
+        return value.decode() if value.isascii() and len(value) < 40 else f"<{len(value)}>"
+    if isinstance(value, (list, tuple)):
+        return f"[{' '.join(map(_shown, value))}]"
+    return str(value) if len(str(value)) < 40 else "..."
+
+
+def simulate(plan: Plan, mistake: Mistake | None = None) -> Outcome:
+    """Run a crawl and return its outcome, perhaps with a mistake."""
+    with ExitStack() as stack:
+        for name, value in mistake.patches.items() if mistake else ():
+            stack.enter_context(patch(f"scrapy_bloom.queue.worker.{name}", value))
+        return World(plan, mistake.wrong if mistake else {}).run()
 
 
 def finders(mistake: Mistake, seeds: Iterable[int]) -> Iterator[int]:
-    """Yield the seeds whose crawls have a problem with a wrong design, and none with the right one."""
-    assert mistake.crawl is not None
+    """Yield the seeds whose crawls have a problem with a mistake, and none without."""
     for seed in seeds:
-        plan = plan_for(mistake.crawl[0], seed)
-        if simulate(plan, mistake.worker, mistake.wrong).problems and not simulate(plan).problems:
+        plan = plan_for(mistake.kind, seed)
+        if simulate(plan, mistake).problems and not simulate(plan).problems:
             yield seed

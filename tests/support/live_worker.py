@@ -5,9 +5,9 @@ from typing import Any
 import redis
 
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.queue.messages import Entry, Outcome
 from scrapy_bloom.queue.request_queue import RequestQueue
-from scrapy_bloom.queue.values import Entry, Outcome, Phase
-from tests.support.driven import Driven
+from tests.support.driven import Driven, in_queues
 
 PARAMETERS = FilterParameters(100, 1e-3)
 
@@ -27,12 +27,12 @@ class LiveWorker(Driven):
         self, client: redis.Redis, queue: str, filter_key: str, name: str = "worker", lease: float = 60.0
     ) -> None:
         self.queue = RequestQueue(client, queue, filter_key)
-        super().__init__(name, self.queue.send, lease, PARAMETERS)
+        super().__init__(name, in_queues([self.queue]), lease, PARAMETERS)
         self.join()
 
     def join(self) -> None:
         """Call until the worker works."""
-        while self.worker.phase is not Phase.WORK:
+        while not self.worker.is_joined:
             self.step()
 
     call = Driven.step

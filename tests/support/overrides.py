@@ -16,6 +16,8 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, RedisPipeline, RedisSpider
 
 CALLED, REFUSED, UNUSED = "called", "refused", "without effect"
+# Called, and then the spider pops its start URLs by itself, as a warning says.
+ALONE = "called, without leases"
 Fates = dict[str, tuple[str, str]]
 
 # By part: what becomes of an override under BloomScheduler, and under scrapy-redis's Scheduler.
@@ -61,8 +63,8 @@ METHODS: dict[str, Fates] = {
         "schedule_next_requests": (CALLED, CALLED),
         "next_requests": (CALLED, CALLED),
         "make_request_from_data": (CALLED, CALLED),
-        "pop_list_queue": (REFUSED, CALLED),
-        "pop_priority_queue": (REFUSED, UNUSED),  # of a spider whose start URLs are a list
+        "pop_list_queue": (ALONE, CALLED),
+        "pop_priority_queue": (ALONE, UNUSED),  # of a spider whose start URLs are a list
     },
     "pipeline": {
         "__init__": (CALLED, CALLED),
@@ -99,8 +101,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "redis_encoding": CALLED,
         "max_idle_time": CALLED,
         "spider_idle_start_time": CALLED,
-        "fetch_data": REFUSED,
-        "count_size": REFUSED,
+        "fetch_data": ALONE,
+        "count_size": CALLED,
     },
     "pipeline": {"server": CALLED, "key": CALLED, "serialize": CALLED},
 }
@@ -151,7 +153,7 @@ def _idle(self: Any) -> None:
 
 
 def _next(self: Any) -> Any:
-    """With the parent's name in it, or a warning says that no start URL is leased."""
+    """With the parent's name in it: a `next_requests` that pops is left alone."""
     _note("spider.next_requests")
     return RedisSpider.next_requests(self)
 
@@ -176,7 +178,7 @@ def noting(part: str, place: int) -> type[Any]:
         method = _WRITTEN.get(f"{part}.{name}", call)
         return classmethod(method) if isinstance(getattr_static(base, name), classmethod) else method
 
-    allowed = [name for name, fates in METHODS[part].items() if fates[place] != REFUSED]
+    allowed = [name for name, fates in METHODS[part].items() if fates[place] in (CALLED, UNUSED)]
     kind = type(f"Noting{base.__name__}", (base,), {name: noted(name) for name in allowed})
     return kind
 

@@ -254,6 +254,24 @@ class Commands:
         self._delete_if_empty(key)
         return removed
 
+    def do_zrangebyscore(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
+        """ZRANGEBYSCORE without options."""
+        order = self._read(key, SortedSet).order
+        return [member for score, member in order if float(first) <= score <= float(last)]
+
+    def do_zunionstore(self, key: bytes, count: bytes, *keys: bytes) -> int:
+        """ZUNIONSTORE of two keys with AGGREGATE MAX."""
+        if (count, *keys[2:]) != (b"2", b"AGGREGATE", b"MAX"):
+            raise CommandError("ERR syntax error")
+        union = SortedSet(self._read(keys[0], SortedSet))
+        for score, member in self._read(keys[1], SortedSet).order:
+            union.add(member, max(score, union.scores.get(member, score)))
+        self._delete(key)
+        if union:
+            self._values[key] = union
+            self._owned.add(key)
+        return len(union)
+
     def do_zcard(self, key: bytes) -> int:
         return len(self._read(key, SortedSet))
 

@@ -50,7 +50,6 @@ _PRELOADED = (
     "scrapy.pqueues",
     "scrapy.squeues",
     "scrapy_bloom.addon",
-    "scrapy_bloom.delivery",
 )
 _PRELOADED_PACKAGES = (
     "scrapy.commands",

@@ -1,17 +1,22 @@
-"""A worker on the scripts in memory: the sizes of its batches, what waits, and the losses that it reports.
+"""A worker on the scripts in memory: the sizes of its calls, its share, its rounds, and what a reply tells.
 
-The searches in `tests/queue` cover the promises.
+The search in `tests/queue` covers the promises.
 """
+
+from collections.abc import Callable
 
 import pytest
 
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.values import Offer, Outcome, Phase, Trouble
-from scrapy_bloom.queue.worker import MAX_BYTES
+from scrapy_bloom.queue.messages import Call, Offer, Outcome
+from scrapy_bloom.queue.queue import MAX_BYTES
+from scrapy_bloom.queue.worker import SETTLING
 from tests.support.driven import Driven, in_memory
 from tests.support.script_server import ScriptServer
 
 KEYS = QueueKeys("queue")
+HEARTBEAT = Call("heartbeat", (0,))
 
 
 @pytest.fixture
@@ -26,13 +31,26 @@ def driven(server: ScriptServer) -> Driven:
     return Driven("one", in_memory(server))
 
 
+def leased(server: ScriptServer, worker: str = "one", queue: str = "queue") -> int:
+    """Return the number of a worker's leases."""
+    return sum(server.call("ZCARD", name) for name in QueueKeys(queue).of_worker(worker))
+
+
+def rejoins(driven: Driven) -> list[str]:
+    """Execute calls until there is no news; return the reasons of rejoins."""
+    return [received.rejoin for received in driven.work_off() if received.rejoin]
+
+
 def queued(driven: Driven, server: ScriptServer) -> list[int]:
     """Execute calls until there is no news; return the length of the queue after each."""
-    return [server.call("ZCARD", "queue") for _ in iter(driven.step, None)]
+    return [server.call("ZCARD", "queue") for _ in iter(driven.step, [])]
+
+
+# The sizes of calls.
 
 
 def test_batches_are_bounded(server: ScriptServer) -> None:
-    """An exchange offers a batch at most, and hardly more than a megabyte; a large request goes alone."""
+    """A sync offers a batch at most, and a megabyte at most; a larger request goes alone."""
     driven = Driven("one", in_memory(server), batch=3)
     driven.work_off()
     driven.offer(*(b"%d" % number for number in range(7)))
@@ -41,90 +59,44 @@ def test_batches_are_bounded(server: ScriptServer) -> None:
     assert queued(driven, server) == [8, 9, 10, 11, 12]
 
 
+def size_of(driven: Driven, want: int = 0) -> int:
+    """Return the bytes of the next call, and execute it."""
+    ((index, call),) = driven.worker.next_calls(want, driven.now)
+    driven.worker.receive(index, call, driven._send("one", index, call))
+    return sum(len(each) for each in call.arguments if isinstance(each, bytes))
+
+
+def test_all_lists_share_the_bytes(driven: Driven) -> None:
+    """So do the requests that a sync requeues, acknowledges and takes."""
+    large = [name * (MAX_BYTES // 2 + 1) for name in (b"a", b"b", b"c", b"d")]
+    driven.offer(*large)
+    driven.work_off()
+    sizes = [size_of(driven, 4) for _ in large]
+    taken = [entry.member for entry in iter(driven.worker.take, None)]
+    assert (len(taken), max(sizes) < 1000) == (4, True)
+    for member in taken[:2]:
+        driven.worker.finish(member)
+    assert all(
+        size < 0.6 * MAX_BYTES for size in iter(lambda: size_of(driven) if driven.worker.queues[0].finished else 0, 0)
+    )
+    driven.offer(b"e" * MAX_BYTES)
+    driven.worker.stop()
+    for member in taken[2:]:
+        driven.worker.queues[0].requeued.append(driven.worker.running[member].entry)
+    assert [size_of(driven) < 1.1 * MAX_BYTES for _ in range(3)] == [True] * 3
+    assert driven.work_off() == []
+
+
 def test_a_batch_that_does_not_get_through_is_halved(driven: Driven, server: ScriptServer) -> None:
     """After each lost reply less is offered; each reply lets it grow again."""
     driven.work_off()
     driven.offer(*(b"%d" % number + b"x" * (MAX_BYTES // 8) for number in range(8)))
     sizes = []
     for _ in range(5):
-        call = driven.worker.next_call(16)
-        assert call
+        ((_, call),) = driven.lose(16, is_executed=False)
         sizes.append(sum(len(each) for each in call.arguments if isinstance(each, bytes)) // (MAX_BYTES // 8))
-        driven.worker.lose()
     assert sizes == [7, 3, 1, 1, 1]
     assert queued(driven, server)[-1] == 8
-
-
-def test_receipts(server: ScriptServer) -> None:
-    """Who waits for requests to be queued is called once all are answered."""
-    driven = Driven("one", in_memory(server), batch=2)
-    driven.work_off()
-    driven.offer(b"a", b"b")
-    driven.worker.call_when_queued(list)
-    driven.offer(b"c")
-    driven.worker.call_when_queued(dict)
-    assert driven.worker.take_receipts() == []
-    driven.step()
-    assert driven.worker.take_receipts() == [list]
-    driven.step()
-    assert (driven.worker.take_receipts(), driven.worker.take_receipts()) == ([dict], [])
-
-
-def test_local_requests_go_first(server: ScriptServer) -> None:
-    """While a local request is left nothing is acknowledged; once a batch waits for it, only local requests begin."""
-    driven = Driven("one", in_memory(server), batch=2)
-    driven.offer(b"a", b"b", b"c", b"d")
-    worker, leases = driven.worker, KEYS.of_worker("one")
-    assert driven.take(2) == [b"a", b"b"]
-    driven.step(2)
-    worker.offer(Offer(9.0, b"local", b"local", "a request"))
-    for name, is_full in ((b"a", False), (b"b", True)):
-        worker.finish(name)
-        assert (worker.is_held_back, worker.has_room) == (is_full, not is_full)
-    driven.work_off()
-    assert sum(server.call("ZCARD", name) for name in leases) == 3
-    assert [worker.take(), worker.take()] == [(9.0, b"local"), None]
-    assert not worker.offer(Offer(9.0, b"again", b"local", "a request"))
-    driven.offer(b"link")
-    worker.finish(b"local")
-    driven.work_off()
-    assert (worker.is_held_back, worker.has_room) == (False, True)
-    assert sum(server.call("ZCARD", name) for name in leases) == 1
-    assert worker.take() == (0.0, b"c")
-
-
-@pytest.mark.parametrize("trouble", [Trouble.FLUSHED, Trouble.LOST])
-def test_a_crawl_that_is_gone(trouble: Trouble, driven: Driven, server: ScriptServer) -> None:
-    """A worker reports a crawl that began anew as such, also as it leaves, and any other loss as a loss.
-
-    A server that goes back to an earlier crawl has lost this one, even if that one began with a flush.
-    """
-    Driven("earlier", in_memory(server), flush=True).work_off()
-    earlier = server.copy()
-    driven = Driven("one", in_memory(server), flush=True)
-    driven.work_off()
-    if trouble is Trouble.FLUSHED:
-        Driven("two", in_memory(server), flush=True).work_off()
-    else:
-        driven._send = in_memory(earlier)
-    driven.worker.leave("stopped")
-    driven.step()
-    assert driven.worker.troubles == [trouble]
-
-
-def test_receipts_wait_for_local_requests(driven: Driven) -> None:
-    """Who waits for requests to be queued is called once local ones are done, and their links are answered."""
-    driven.work_off()
-    driven.worker.offer(Offer(0.0, b"local", b"local", "a request"))
-    driven.worker.call_when_queued(list)
-    driven.work_off()
-    assert driven.worker.take()
-    assert driven.worker.take_receipts() == []
-    driven.offer(b"link")
-    driven.worker.finish(b"local")
-    assert driven.worker.take_receipts() == []
-    driven.work_off()
-    assert driven.worker.take_receipts() == [list]
 
 
 def test_share(server: ScriptServer) -> None:
@@ -136,34 +108,132 @@ def test_share(server: ScriptServer) -> None:
     assert [len(driven.take(number)) for driven, number in taken] == [4, 2, 2, 1, 1]
 
 
+# Lost replies.
+
+
 @pytest.mark.parametrize("is_executed", [False, True])
-def test_a_leave_whose_reply_was_lost(driven: Driven, server: ScriptServer, is_executed: bool) -> None:
-    """It is sent again, and its second reply is no loss."""
+def test_a_sync_whose_reply_was_lost(driven: Driven, is_executed: bool) -> None:
+    """It is executed once; the next one, which may carry less, gets its reply or does its work."""
+    driven.work_off()
+    driven.offer(b"a", b"b")
+    driven.lose(1, is_executed=is_executed)
+    driven.offer(b"c")
+    found = [(offer.member, is_new) for received in driven.work_off() for offer, is_new in received.offers]
+    assert found == [(b"a", True), (b"b", True), (b"c", True)]
+    assert [entry.member for entry, _ in driven.worker.ready] == [b"a"] * is_executed
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_local_request_whose_reply_was_lost(driven: Driven, server: ScriptServer, is_executed: bool) -> None:
+    """It runs once, also if the server has lost the worker's record meanwhile."""
+    driven.work_off()
+    driven.worker.offer(Offer(9.0, b"local", b"local", "a request"))
+    driven.lose(is_executed=is_executed)
+    server.call("DEL", KEYS.workers)
+    driven.work_off()
+    assert [entry.member for entry in iter(driven.worker.take, None)] == [b"local"]
+    assert not server.call("EXISTS", "queue")
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_join_whose_reply_was_lost(server: ScriptServer, is_executed: bool) -> None:
+    """It is sent again, and flushes once."""
+    Driven("earlier", in_memory(server)).work_off()
+    driven = Driven("one", in_memory(server), flush=True)
+    driven.lose(is_executed=is_executed)
+    server.call("ZADD", "queue", 0, "queued by another worker")
+    driven.step()
+    assert (driven.worker.queues[0].crawl.origin, driven.worker.queues[0].news.waiting) == (b"flush", int(is_executed))
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_leave_whose_reply_was_lost(driven: Driven, is_executed: bool) -> None:
+    """It is sent again, and the crawl is gone."""
     driven.work_off()
     driven.worker.leave("finished")
-    call = driven.worker.next_call(0)
-    assert call
-    if is_executed:
-        in_memory(server)("one", call)
-    driven.worker.lose()
+    driven.lose(is_executed=is_executed)
     driven.step()
-    assert (driven.worker.phase, driven.worker.troubles) == (Phase.LEFT, [])
-    assert driven.worker.is_deleted is not is_executed
+    assert (driven.worker.has_left, driven.worker.queues[0].is_gone) == (True, True)
 
 
-def test_kept_requests_are_queued_by_the_first_worker(driven: Driven, server: ScriptServer) -> None:
-    """A failed request is kept with its fingerprint, beyond the crawl, and queued again once."""
-    driven.offer(b"a")
+# What a rejoin says, and what is done about it.
+
+
+def flushed(server: ScriptServer) -> None:
+    """Another worker starts over."""
+    Driven("two", in_memory(server), flush=True).work_off()
+
+
+def reaped(server: ScriptServer) -> None:
+    """Another worker presumes this one dead."""
+    other = Driven("two", in_memory(server), lease=1000)
+    other.work_off()
+    server.time += 61_000_000
+    in_memory(server)("two", 0, HEARTBEAT)
+
+
+def lose(*names: str) -> Callable[[ScriptServer], None]:
+    """Return a function that deletes keys."""
+    return lambda server: server.call("DEL", *names)
+
+
+REASONS: dict[str, Callable[[ScriptServer], None]] = {
+    "flush": flushed,
+    "dead": reaped,
+    "behind": lose(KEYS.workers),
+    "gone": lose(KEYS.crawl),
+    "leases": lose(*KEYS.of_worker("one")),
+    "filter": lose(KEYS.dupefilter),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_rejoin(reason: str, driven: Driven, server: ScriptServer) -> None:
+    """A worker learns why it must join again, and requeues all that it holds: of these nothing is lost."""
+    driven.offer(b"ready", b"running", b"finished", b"last")
+    assert len(driven.take(4)) == 2
+    driven.step(2)
+    taken = [*driven.worker.running]
+    driven.worker.finish(taken[0])
+    REASONS[reason](server)
+    driven.offer(b"link")
+    assert rejoins(driven) == [reason]
+    held = set(server.call("ZRANGE", "queue", 0, -1)) | {entry.member for entry, _ in driven.worker.ready}
+    assert held >= {b"link", *taken, *([] if reason == "flush" else [b"ready", b"last"])}
+    driven.worker.finish(taken[1])  # it waits in the queue again, and is not acknowledged
+    driven.work_off()
+    assert taken[1] in server.call("ZRANGE", "queue", 0, -1)
+
+
+def test_start_requests_after_a_rollback(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones are offered again, and the worker knows if it remembers too few."""
+    monkeypatch.setattr("scrapy_bloom.queue.worker.MAX_STARTS", 2)
+    driven = Driven("one", in_memory(server))
+    driven.work_off()
+    earlier = server.copy()
+    for member in (b"0", b"1", b"2"):
+        driven.worker.offer(Offer(0, member, member), is_start=True)
+    driven.work_off()
+    driven._send = in_memory(earlier)
+    driven.offer(b"link")
+    assert rejoins(driven) == ["behind"]
+    assert driven.worker.forgets_starts
+    assert earlier.call("ZRANGE", "queue", 0, -1) == [b"1", b"2", b"link"]
+
+
+def test_start_requests_of_a_worker_that_was_presumed_dead(driven: Driven, server: ScriptServer) -> None:
+    """They are not: the server has lost nothing."""
+    driven.worker.offer(Offer(0, b"a", None), is_start=True)
     assert driven.take() == [b"a"]
-    driven.worker.finish(b"a", Outcome.FAILED)
-    driven.leave()
-    assert server.call("HGETALL", KEYS.failed) == [b"a", driven.worker.run + b" 0.0 a"]
-    both = [Driven(name, in_memory(server)) for name in ("two", "three")]
-    for each in both:
-        each.worker.queue_again([Offer(0.0, b"a", b"a")])
-        each.work_off()
-    assert server.call("ZRANGE", "queue", 0, -1) == [b"a"]
-    assert not server.call("EXISTS", KEYS.failed)
+    driven.worker.finish(b"a")
+    driven.work_off()
+    reaped(server)
+    driven.offer(b"link")
+    assert rejoins(driven) == ["dead"]
+    assert server.call("ZRANGE", "queue", 0, -1) == [b"link"]
+
+
+# Losses of the queue.
 
 
 def test_a_queue_that_others_take_from(driven: Driven, server: ScriptServer) -> None:
@@ -173,10 +243,10 @@ def test_a_queue_that_others_take_from(driven: Driven, server: ScriptServer) -> 
     server.call("ZREM", "queue", "b")
     driven.offer(b"d")
     driven.work_off()
-    assert (driven.worker.losses, driven.worker.lost) == (1, 1)
+    assert driven.worker.queues[0].news[1:3] == (1, 1)
     server.call("DEL", "queue")
     driven.step(1)
-    assert (driven.worker.losses, driven.worker.lost) == (2, 4)
+    assert driven.worker.queues[0].news[1:3] == (2, 4)
 
 
 def test_a_queue_that_another_scheduler_has_emptied(driven: Driven, server: ScriptServer) -> None:
@@ -188,31 +258,78 @@ def test_a_queue_that_another_scheduler_has_emptied(driven: Driven, server: Scri
     other = Driven("other", in_memory(server))
     other.offer(b"c")
     other.work_off()
-    assert (other.worker.losses, other.worker.waiting) == (0, 1)
+    assert other.worker.queues[0].news[:2] == (1, 0)
 
 
-def test_lost_leases(driven: Driven, server: ScriptServer) -> None:
-    """Leases that vanish are no loss while their worker lives, which leases them again."""
-    driven.offer(b"a", b"b", b"c", b"d")
-    assert driven.take(2) == [b"a", b"b"]
-    server.call("DEL", *KEYS.of_worker("one"))
-    driven.worker.finish(b"a")
-    driven.work_off()
-    assert (driven.worker.losses, driven.worker.troubles) == (0, [])
-    assert server.call("ZRANGE", KEYS.of_worker("one")[0], 0, -1) == [b"b"]
+def test_a_failed_request_is_kept(driven: Driven, server: ScriptServer) -> None:
+    """It has its run, score and fingerprint, and stays beyond the crawl."""
+    driven.offer(b"a")
+    assert driven.take() == [b"a"]
+    driven.worker.finish(b"a", Outcome.FAILED)
+    driven.leave()
+    assert server.call("HGETALL", KEYS.failed) == [b"a", driven.worker.queues[0].crawl.run + b" 0.0 a"]
 
 
-def test_start_requests_of_before_the_last_ones(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a rollback a worker offers the last start requests again, and says so if it remembers too few."""
-    monkeypatch.setattr("scrapy_bloom.queue.worker.MAX_STARTS", 2)
-    driven = Driven("one", in_memory(server), batch=1)
+def test_a_late_join_leaves_nothing_for_ever(driven: Driven, server: ScriptServer) -> None:
+    """The keys of a join expire, until the shards of the filter are there, which do not, and until the first sync."""
+
+    def lasting() -> set[str]:
+        names = (KEYS.crawl, KEYS.workers, KEYS.dupefilter)
+        return {name for name in names if server.call("PTTL", name) == -1}
+
+    while not server.call("EXISTS", KEYS.workers):
+        driven.step()
+    assert lasting() == set()
+    driven.step()
+    assert lasting() == {KEYS.dupefilter}
+    driven.offer(b"a")
     driven.work_off()
-    earlier = server.copy()
-    for member in (b"0", b"1", b"2"):
-        driven.worker.offer(Offer(0, member, member), is_start=True)
+    assert lasting() == {KEYS.crawl, KEYS.workers, KEYS.dupefilter}
+
+
+def test_a_filter_outlives_its_items(server: ScriptServer) -> None:
+    """A filter with a TTL whose items have all expired is no lost one, while its worker beats."""
+    driven = Driven("one", in_memory(server), lease=10, parameters=FilterParameters(1000, 1e-12, ttl=1.0))
+    driven.offer(b"a")
     driven.work_off()
-    driven._send = in_memory(earlier)
-    driven.offer(b"link")
+    for _ in range(9):
+        server.time += 3_000_000
+        in_memory(server)("one", 0, HEARTBEAT)
+    driven.offer(b"b")
+    assert rejoins(driven) == []
+
+
+# Several queues.
+
+
+def test_rounds(server: ScriptServer) -> None:
+    """A page is acknowledged in a round that begins two seconds after the one that followed its links."""
+    driven = Driven("one", in_memory(server), queues=3)
+    driven.offer(*(b"%d" % number for number in range(9)))
     driven.work_off()
-    assert driven.worker.troubles == [Trouble.ROLLED_BACK, Trouble.STARTS_LOST]
-    assert earlier.call("ZRANGE", "queue", "0", "-1") == [b"1", b"2", b"link"]
+    driven.step(9)
+    taken = [entry.member for entry in iter(driven.worker.take, None)]
+    driven.worker.finish(taken[0])
+    held = sum(leased(server, queue=f"queue{index or ''}") for index in range(3))
+    counts = []
+    for _ in range(8):
+        driven.now += 0.6
+        driven.step()
+        counts.append(sum(leased(server, queue=f"queue{index or ''}") for index in range(3)))
+    when = counts.index(held - 1)
+    assert counts == [held] * when + [held - 1] * (8 - when)
+    assert 0.6 * when >= SETTLING
+
+
+def test_a_stop_does_not_wait(server: ScriptServer) -> None:
+    """A worker that stops acknowledges its pages at once, in all queues."""
+    driven = Driven("one", in_memory(server), queues=3)
+    driven.offer(*(b"%d" % number for number in range(9)))
+    driven.work_off()
+    driven.step(9)
+    for member in [entry.member for entry in iter(driven.worker.take, None)]:
+        driven.worker.finish(member)
+    driven.worker.stop()
+    driven.leave("keep")
+    assert sum(server.call("ZCARD", f"queue{index or ''}") for index in range(3)) < 9
+    assert sum(leased(server, queue=f"queue{index or ''}") for index in range(3)) == 0

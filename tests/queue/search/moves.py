@@ -4,47 +4,51 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from scrapy_bloom.queue.values import Call, Outcome, Phase, Trouble
+from scrapy_bloom.queue.messages import Call, JoinRefusedError, Outcome
+from scrapy_bloom.queue.worker import SETTLING, Worker
 from tests.queue.search import promises
 from tests.queue.search.model import Model, Now, is_one_of
-from tests.queue.search.normal import FIELDS, quiet_times, registrations, store
 from tests.queue.search.world import (
     FILTERS,
     KEYS,
-    LEASE,
     NOW,
     Oracle,
     Process,
-    Source,
     State,
     filter_id,
     key,
     mask_of,
+    registrations,
     union,
 )
-from tests.support.explore import Move
-from tests.support.running import running
+from tests.support.explore import BrokenPromiseError, Move
 from tests.support.script_server import ScriptServer
 
-_CONTACT, _SUSPECT = map(FIELDS.index, ("contact", "suspect"))
-_STARTED = 2
 # The deletions of each loss: keys by name, or by their beginning.
 _LOSSES = {
     "flushall": ("*",),
     "queue": ("q",),
     "filter": ("f",),
     "crawl": ("{q}:crawl",),
+    "workers": ("{q}:workers",),
     "audit": ("q", "{q}:crawl"),
+    "failed": ("{q}:failed",),
     "shard": ("{f}:*",),
     "queue 1": ("q1",),
     "filter 1": ("f1",),
     "crawl 1": ("{q1}:crawl",),
-    "partition": ("q", "{q}:*", "f", "{f}:*"),
-    "partition 1": ("q1", "{q1}:*", "f1", "{f1}:*"),
+    "workers 1": ("{q1}:workers",),
+    "all 0": ("q", "{q}:*", "f", "{f}:*"),
+    "all 1": ("q1", "{q1}:*", "f1", "{f1}:*"),
 }
-_PARTITIONS = {"rollback 0": _LOSSES["partition"], "rollback 1": _LOSSES["partition 1"]}
-# Above all crawls' ids and runs, of which there are a few at once.
+# What goes back in time.
+_ROLLBACKS = {"rollback": ("*",), "rollback 0": _LOSSES["all 0"], "rollback 1": _LOSSES["all 1"]}
+# A loss that a running crawl does not notice otherwise than by its count.
+_UNREAD = ("queue", "audit")
+# Ids of filters, of which there are a few at once.
 _IDS = range(1, 99)
+# The places of the number of offers, and of the offers, among the arguments of a sync.
+_NUMBER, _OFFERS = 11, 16
 Moves = Iterator[Move[State]]
 
 
@@ -66,8 +70,8 @@ class Crawl:
         later = {*s.spare, *s.late, *s.anew}
         processes = [Process("new") if w in later else self._fresh(w) for w in range(len(s.roots))]
         found = union(1 << page for w, roots in enumerate(s.roots) if w not in later for page in roots)
-        oracle = Oracle(found, (0,) * len(s.links), s.faults)
-        return State(model.number(ScriptServer(NOW)), tuple(map(model.number, processes)), oracle)
+        oracle = Oracle(found, (0,) * len(s.links), s.faults, deaths=(0,) * len(s.links))
+        return State(model.number(ScriptServer(NOW * 1000)), tuple(map(model.number, processes)), oracle)
 
     def is_end(self, state: State) -> bool:
         """Return whether no process is left, and check the data left behind."""
@@ -94,8 +98,9 @@ class Crawl:
                 yield from self._start_of(state, now, w)
             elif life == "alive":
                 yield from self._events(state, now, w)
-                yield from self._operate(state, w)
-                yield from self._heartbeats(state, now, w)
+                yield from self._operate(state, now, w)
+                yield from self._presumptions(state, now, w)
+        yield from self._wait(state, now)
         if state.packet is not None:
             yield from self._late_packet(state)
         yield from self._losses(state, now)
@@ -121,28 +126,33 @@ class Crawl:
             yield Move(_text(f"w{w} starts"), after.freeze(), not is_due)
 
     def _events(self, state: State, now: Now, w: int) -> Moves:
-        s, worker = self.scenario, now.seen_worker(w)
+        s, worker, pending = self.scenario, now.seen_worker(w), now.see(w).pending
         if self._may(state, "crash"):
-            yield Move(_text(f"w{w} CRASHES"), self._crash(state, w, 1), True)
-        is_open = worker.phase is Phase.WORK and not now.see(w).pending
-        if w in s.stop and is_open and not (worker.is_stopping or worker._leaves_as):
+            yield Move(_text(f"w{w} CRASHES"), self._crash(state, w), True)
+        if w in s.stop and worker.is_joined and not (pending or worker.is_stopping or worker._mode):
             after = Now(self.model, state)
             after.worker(w).stop()
+            promises.note_local(after)
             yield Move(_text(f"w{w} is stopped"), after.freeze(), True)
-        if now.see(w).pending:
+        if pending and not s.overlaps:
             return
-        for member in running(worker):
+        for member in worker.running:
             yield from self._engine(state, now, w, member)
-        if worker.is_idle and (worker.may_finish or worker.is_stopping) and not worker._leaves_as:
+        if worker.is_idle and (worker.may_finish or worker.is_stopping) and not (worker._mode or pending):
             after = Now(self.model, state)
             keeps = s.persist or (s.spider and worker.is_stopping)  # a stopped crawl with a shared filter stays
             after.worker(w).leave("keep" if keeps else "stopped" if worker.is_stopping else "finished")
             yield Move(_text(f"w{w} decides to leave"), after.freeze())
 
-    def _crash(self, state: State, w: int, cost: int) -> State:
+    def _crash(self, state: State, w: int, *, is_kill: bool = False) -> State:
         after = Now(self.model, state)
-        promises.note_crash(after, w, cost)
+        promises.note_crash(after, w)
+        if is_kill:
+            promises.note_kill(after)
+        else:
+            after.note_fault(again=1)
         after.set_process(w, Process("crashed"))
+        promises.note_local(after)
         return after.freeze()
 
     # The engine.
@@ -150,7 +160,7 @@ class Crawl:
     def _engine(self, state: State, now: Now, w: int, member: bytes) -> Moves:
         s, page = self.scenario, int(member)
         if s.poison >> page & 1:
-            yield Move(_text(f"w{w} is KILLED by {page}"), self._crash(state, w, 0))
+            yield Move(_text(f"w{w} is KILLED by {page}"), self._crash(state, w, is_kill=True))
             return
         children, done = s.links[page], now.see(w).progress.get(member, 0)
         upto = min(len(children), done + 1) if s.is_slow else len(children)
@@ -177,11 +187,11 @@ class Crawl:
             fetched[page] += 1
             if not s.unfiltered >> page & 1:
                 self.most_fetched = max(self.most_fetched, fetched[page])
-                promises.require(fetched[page] <= s.bound, f"S5: page {page} is fetched {fetched[page]} times")
-            fetched[page] = min(fetched[page], s.bound)
+                most = s.most or 1 + after.oracle.again
+                promises.require(fetched[page] <= most, f"S5: page {page} is fetched {fetched[page]} times")
+            fetched[page] = min(fetched[page], s.most or 1 + 3 * s.faults)
             after.put(fetched=tuple(fetched))
         after.worker(w).finish(member, outcome)
-        promises.note_end(after, w)
         after.process(w).progress.pop(member, None)
         self._begin(after, w)
         return after.freeze()
@@ -189,54 +199,28 @@ class Crawl:
     def _begin(self, after: Now, w: int) -> None:
         """Give ready requests to the engine."""
         worker = after.worker(w)
-        while len(running(worker)) < self.scenario.at_once and (entry := worker.take()):
+        while len(worker.running) < self.scenario.at_once and (entry := worker.take()):
             after.put(owed=after.oracle.owed & ~(1 << int(entry.member)))
-        promises.check_alone(worker)
 
     # Scripts.
 
     def _calls(self, now: Now, w: int) -> tuple[tuple[int, Call], ...]:
         """Return the calls of a worker that are not executed yet, or the next ones."""
-        worker, s = now.worker(w), self.scenario
-        if now.see(w).pending:
-            return now.see(w).pending
-        for part, queue in zip(worker.parts, s.queues_of(w), strict=True):
-            if part.phase is Phase.JOIN:
-                part._source = Source(self._free_filter_id(now, FILTERS[queue]))
-        ahead = sum(len(part.ready) for part in worker.parts)
-        calls = worker.next_calls(max(0, s.want - ahead - len(running(worker))))
-        now.process(w).pending = tuple(calls)
-        return now.process(w).pending
+        process, worker = now.process(w), now.worker(w)
+        if not process.pending:
+            self.model.source.next_id = partial(self._free_filter_id, now)
+            want = max(0, self.scenario.want - len(worker.ready) - len(worker.running))
+            process.pending = tuple(worker.next_calls(want, 0))
+        return process.pending
 
-    def _execute(self, now: Now, w: int, index: int, call: Call) -> Any:
-        """Execute a script, and return its reply; the replies of a state are remembered."""
-        queue = self.scenario.queues_of(w)[index]
-        time = NOW + self._free_time(now)
-        memo = None if now.is_server_changed() else (now.state.server, w, index, call, time)
-        if memo in self.model.executed:
-            server, reply = self.model.executed[memo]
-            now.set_server(server.copy())
-        else:
-            server = now.server
-            server.time = time
-            # The filter's script has no worker.
-            me = [] if call.script == "allocate" else [f"w{w}"]
-            reply = server.eval(self.model.scripts[call.script], KEYS[queue], [*me, *call.arguments])
-            if memo:
-                self.model.executed[memo] = server.copy(), reply
-        if call.script == "leave" and index == 0:
-            promises.check_leave(Now(self.model, now.state), w, call, reply)
-            if reply[0] == b"LEFT" and reply[2]:
-                promises.note_deletion(now, w, call.arguments[1])
-        if call.script == "join" and reply[0] == b"OK":
-            before = Now(self.model, now.state).seen_server().call("HGET", key(queue, "crawl"), "id")
-            if reply[4] == b"flush" and reply[2] != before:
-                promises.note_flush(now, queue)
-        return reply
-
-    def _operate(self, state: State, w: int) -> Moves:
+    def _operate(self, state: State, now: Now, w: int) -> Moves:
         """Yield each pending call of a worker, with each fate of it."""
-        for index, call in self._calls(Now(self.model, state), w):
+        before = Now(self.model, state)
+        calls = self._calls(before, w)
+        if calls and self.scenario.overlaps and not now.see(w).pending:
+            yield Move(_text(f"w{w} calls"), before.freeze())
+            return
+        for index, call in calls:
             yield from self._fates(state, w, index, call)
 
     def _fates(self, state: State, w: int, index: int, call: Call) -> Moves:
@@ -244,50 +228,78 @@ class Crawl:
         reply = self._execute(executed, w, index, call)
         if self._may(state, "lost"):
             sent = Now(self.model, state)
-            self._drop(sent, w, index, call)
+            self._drop(sent, w, index)
             yield Move(partial(_label, w, index, call, "NOT SENT"), sent.freeze(), True)
             if state.packet is None:
                 sent.packet = (w, index, call)
                 yield Move(partial(_label, w, index, call, "LATE"), sent.freeze(), True)
             lost = Now(self.model, state)
             self._execute(lost, w, index, call)
-            self._drop(lost, w, index, call)
+            self._drop(lost, w, index)
             yield Move(partial(_label, w, index, call, "REPLY LOST"), lost.freeze(), True)
         self._receive(executed, w, index, call, reply)
         yield Move(partial(_label, w, index, call, reply), executed.freeze())
-        if self._may(state, "lost") and state.packet is None and call.script in ("join", "exchange", "leave"):
+        if self._may(state, "lost") and state.packet is None and call.script != "prepare":
             # Not `executed`, whose numbers are small again, unlike those of the packet.
             twice = Now(self.model, state)
             self._execute(twice, w, index, call)
             self._receive(twice, w, index, call, reply)
-            twice.put(faults=twice.oracle.faults - 1)
+            twice.note_fault()
             twice.packet = (w, index, call)
             yield Move(partial(_label, w, index, call, "DUPLICATED"), twice.freeze(), True)
 
-    def _take_up(self, now: Now, w: int, index: int, call: Call) -> None:
-        """Take a call from the pending ones: it is under way."""
-        left = tuple(each for each in self._calls(now, w) if each[0] != index)
-        now.process(w).pending = left
-        now.worker(w).parts[index]._under_way = call
+    def _execute(self, now: Now, w: int, index: int, call: Call) -> Any:
+        """Execute a script, and return its reply; the replies of a state are remembered."""
+        queue = self.scenario.queues_of(w)[index]
+        time = self._free_time(now) if call.script == "join" else NOW + len(_IDS)
+        memo = None if now.is_server_changed() else (now.state.server, w, index, call, time)
+        if memo in self.model.executed:
+            server, reply = self.model.executed[memo]
+            now.server = server.copy()
+        else:
+            server = now.server
+            server.time = 1000 * time
+            reply = server.eval(self.model.scripts[call.script], KEYS[queue], [f"w{w}", *call.arguments])
+            if memo:
+                self.model.executed[memo] = server.copy(), reply
+        before = Now(self.model, now.state)
+        if call.script == "leave" and index == 0 and promises.has_crawl(before, queue) > promises.has_crawl(now, queue):
+            promises.check_leave(before, w, call.arguments[1])
+            promises.note_deletion(now, w, call.arguments[1])
+        if self.scenario.max_deaths and call.script == "sync":
+            offers = call.arguments[_OFFERS : _OFFERS + 3 * call.arguments[_NUMBER]]
+            promises.check_letters(before, now, mask_of(offers[2::3]))
+        if call.script == "join" and reply[0] == b"OK" and reply[3] == b"flush":
+            known = before.seen_server().call("HGET", key(queue, "crawl"), "id")
+            if known != reply[1]:
+                promises.note_flush(now, queue)
+        return reply
 
-    def _drop(self, now: Now, w: int, index: int, call: Call) -> None:
-        self._take_up(now, w, index, call)
-        now.fail(w, index, call)
+    def _take_up(self, now: Now, w: int, index: int) -> None:
+        """Take a call from the pending ones."""
+        now.process(w).pending = tuple(each for each in self._calls(now, w) if each[0] != index)
+
+    def _drop(self, now: Now, w: int, index: int) -> None:
+        """Lose the reply to a call, which is a fault."""
+        self._take_up(now, w, index)
+        now.worker(w).lose(index)
+        now.note_fault()
 
     def _receive(self, after: Now, w: int, index: int, call: Call, reply: Any) -> None:
-        self._take_up(after, w, index, call)
+        self._take_up(after, w, index)
         worker = after.worker(w)
-        part = worker.parts[index]
-        losses = part.losses
-        worker.receive(reply, index)
-        if part.losses > losses or {*part.troubles} - {Trouble.FLUSHED}:
+        losses = worker.queues[index].news.losses
+        try:
+            received = worker.receive(index, call, reply)
+        except JoinRefusedError as error:
+            raise BrokenPromiseError(f"S1: w{w} is refused: {error}") from None
+        if worker.queues[index].news.losses > losses or received.rejoin not in ("", "dead", "flush"):
             after.put(is_reported=True)
-        part.troubles.clear()
-        part.reaped.clear()
-        part.buried.clear()
-        if worker.may_finish and not (worker.is_stopping or worker._leaves_as):
+        if worker.is_stopping:
+            promises.note_local(after)
+        if worker.may_finish and not (worker.is_stopping or worker._mode):
             promises.check_finish(after, w)
-        if worker.phase is Phase.LEFT:
+        if worker.has_left:
             after.set_process(w, Process("gone"))
         elif not after.process(w).pending:
             self._begin(after, w)
@@ -302,83 +314,88 @@ class Crawl:
         yield Move(partial(_label, w, index, call, f"arrives: {shown(reply)}"), after.freeze(), True)
 
     def _free_time(self, now: Now) -> int:
-        """Return the smallest addition to the time that makes no crawl's id or run a second time."""
-        used: set[bytes | None] = set()
+        """Return the first time that is later than the ids and runs of all crawls."""
+        used: set[Any] = {NOW}
         for server in now.seen_servers():
             for queue in self.scenario.queues:
-                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run", "changed")}
+                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run")}
                 used |= {value.split(b" ")[0] for value in server.call("HGETALL", key(queue, "failed"))[1::2]}
         for w in now.alive():
-            used |= {name for part in now.seen_worker(w).parts for name in (part.crawl, part.run)}
-            used |= {argument for _, call in now.see(w).pending for argument in call.arguments}
-            used |= {b"%d" % time for time in quiet_times(now.seen_worker(w))}
-        if now.packet:
-            used |= {argument for argument in now.packet[2].arguments if type(argument) is bytes}
-        return next(i for i in _IDS if b"%d" % (NOW + i) not in used)
+            for line in now.seen_worker(w).queues:
+                used |= {*line.crawl[:2], line._older, line._first}
+        used |= self._arguments(now)
+        times = [int(each) for each in used if isinstance(each, int) or (each and each.isdigit() and len(each) == 11)]
+        return max(each for each in times if each < NOW + len(_IDS)) + 1
 
-    def _free_filter_id(self, now: Now, name: str) -> int:
-        used = {filter_id(server, name) for server in now.seen_servers()}
-        calls = [now.packet[2]] if now.packet else []
-        for w in now.alive():
-            parts = now.seen_worker(w).parts
-            used |= {part.filter_id for part in parts}
-            calls += [part._under_way for part in parts if part._under_way is not None]
-            calls += [call for _, call in now.see(w).pending]
+    def _free_filter_id(self, now: Now) -> int:
+        used = {queue.crawl.filter_id for w in now.alive() for queue in now.seen_worker(w).queues}
         for server in now.seen_servers():
-            used |= {key.split(b":")[1] for key in server._values if key.startswith(b"{%s}:" % name.encode())}
-        used |= {str(argument).encode() for call in calls for argument in call.arguments}
+            used |= {filter_id(server, name) or b"" for name in FILTERS.values()}
+            used |= {name.split(b":")[1] for name in server._values if name.startswith((b"{f}:", b"{f1}:"))}
+        used |= {b"%d" % each if isinstance(each, int) else each for each in self._arguments(now)}
         return next(i for i in _IDS if b"%d" % i not in used)
 
-    # Heartbeats.
+    def _arguments(self, now: Now) -> set[Any]:
+        """Return numbers and bytes among the arguments of calls that are not executed."""
+        calls = [call for w in now.alive() for _, call in now.see(w).pending]
+        calls += [now.packet[2]] if now.packet else []
+        return {argument for call in calls for argument in call.arguments if type(argument) in (bytes, int)}
 
-    def _heartbeats(self, state: State, now: Now, w: int) -> Moves:
+    # Time.
+
+    def _wait(self, state: State, now: Now) -> Moves:
+        """Let some time pass, after which a failover cannot lose what was executed before."""
+        if self.scenario.parts == 1 or not any(_waits(now.seen_worker(w)) for w in now.alive()):
+            return
+        after = Now(self.model, state)
+        for w in now.alive():
+            rounds = after.worker(w)._rounds
+            rounds._began -= SETTLING
+            if rounds._following:
+                rounds._following = rounds._following[0] - SETTLING, rounds._following[1]
+        if "rollback" not in self.scenario.kinds:
+            after.snapshot = None
+        yield Move(_text("SOME SECONDS pass"), after.freeze())
+
+    # Presumed deaths.
+
+    def _presumptions(self, state: State, now: Now, w: int) -> Moves:
         for queue in self.scenario.queues_of(w):
-            table = registrations(now.seen_server(), key(queue, "crawl"))
-            if b"w%d" % w in table:
-                yield from self._heartbeats_in(state, now, w, queue, table)
+            table = registrations(now.seen_server(), queue)
+            for v in range(len(state.processes)) if b"w%d" % w in table else ():
+                may = now.see(v).life != "alive" or self._may(state, "false")
+                if v != w and b"w%d" % v in table and may:
+                    held, idle, _, synced, _, back = table[b"w%d" % v]
+                    yield self._presume(now, w, v, queue, f"{held} {idle} 0 {synced} 0 {back}")
 
-    def _heartbeats_in(self, state: State, now: Now, w: int, queue: str, table: dict[bytes, list[int]]) -> Moves:
-        others = (part for v in now.alive() if v != w for part in now.seen_worker(v).parts)
-        if any(part._quiet_since is not None for part in others):
-            after = Now(self.model, state)
-            self._beat(after, w, queue)
-            yield Move(_text(f"w{w} beats in {queue}"), after.freeze())
-        for v in range(len(state.processes)):
-            is_false = now.see(v).life == "alive"
-            if v == w or b"w%d" % v not in table or (is_false and not self._may(state, "false")):
-                continue
-            after = Now(self.model, state)
-            values = table[b"w%d" % v]
-            suspect = now.seen_server().call("HGET", key(queue, "suspects"), f"w{v}")
-            store(after.server, key(queue, "crawl"), b"w%d" % v, [*values[:_CONTACT], -LEASE, *values[_CONTACT + 1 :]])
-            self._beat(after, w, queue)
-            letters = after.kept() & ~now.kept()
-            held = now.leased(v, (queue,))
-            promises.check_letters(now, letters, suspect if values[_SUSPECT] == _STARTED else None, held)
-            if is_false:
-                runs = mask_of(running(now.seen_worker(v))) & self.scenario.unfiltered & after.waiting()
-                after.put(faults=after.oracle.faults - 1, owed=after.oracle.owed | runs)
-            yield Move(_text(f"w{w} presumes w{v} dead in {queue}{' FALSELY' * is_false}"), after.freeze(), is_false)
-
-    def _beat(self, after: Now, w: int, queue: str) -> None:
-        after.server.time = NOW + len(_IDS)
-        after.server.eval(self.model.scripts["heartbeat"], KEYS[queue], (f"w{w}", self.scenario.max_deliveries))
+    def _presume(self, now: Now, w: int, v: int, queue: str, silent: str) -> Move[State]:
+        after, is_false = Now(self.model, now.state), now.see(v).life == "alive"
+        after.server.call("HSET", key(queue, "workers"), f"w{v}", silent)
+        after.server.time = 1000 * (NOW + len(_IDS))
+        after.server.eval(self.model.scripts["heartbeat"], KEYS[queue], (f"w{w}", self.scenario.max_deaths))
+        promises.note_death(after, now.leased(v, (queue,)), after.kept() & ~now.kept())
+        if is_false:
+            runs = mask_of(now.seen_worker(v).running) & self.scenario.unfiltered & after.waiting()
+            after.note_fault(is_rejoin=True)
+            after.put(owed=after.oracle.owed | runs)
+        return Move(_text(f"w{w} presumes w{v} dead in {queue}{' FALSELY' * is_false}"), after.freeze(), is_false)
 
     # Losses of the server.
 
     def _losses(self, state: State, now: Now) -> Moves:
-        rollbacks = [kind for kind in self.scenario.kinds if kind.startswith("rollback")]
-        if rollbacks and state.oracle.faults > 0 and state.snapshot is None:
+        kinds = self.scenario.kinds if state.oracle.faults else ()
+        if state.snapshot is None and set(kinds) & set(_ROLLBACKS):
             after = Now(self.model, state)
-            after.take_snapshot()
-            after.put(faults=after.oracle.faults - 1)
+            after.snapshot = state.server
+            after.note_fault(is_rejoin=True)
             yield Move(_text("SNAPSHOT"), after.freeze(), True)
-        for kind in rollbacks if state.snapshot is not None else ():
-            after = Now(self.model, state)
-            after.use_snapshot(_PARTITIONS.get(kind, ("*",)))
-            promises.note_loss(after, kind)
-            yield Move(_text(kind.upper()), after.freeze(), True)
-        for kind in self.scenario.kinds if state.oracle.faults else ():
+        for kind in self.scenario.kinds if state.snapshot is not None else ():
+            if kind in _ROLLBACKS:
+                after = Now(self.model, state)
+                after.use_snapshot(_ROLLBACKS[kind])
+                promises.note_loss(after, kind)
+                yield Move(_text(kind.upper()), after.freeze(), True)
+        for kind in kinds:
             groups = [_LOSSES[kind]] if kind in _LOSSES else []
             if kind == "lease":
                 owners = [(queue, w) for w in range(len(state.processes)) for queue in self.scenario.queues_of(w)]
@@ -387,13 +404,16 @@ class Crawl:
                 after = Now(self.model, state)
                 names = [name for name in after.server._values if is_one_of(name, group)]
                 is_absent = not now.alive()
-                if names and (
-                    is_absent if kind in promises.ABSENT else not is_absent or kind not in ("queue", "audit")
-                ):
+                if names and (is_absent if kind in promises.ABSENT else not (is_absent and kind in _UNREAD)):
                     after.server.call("DEL", *names)
-                    after.put(faults=after.oracle.faults - 1)
+                    after.note_fault(is_rejoin=True)
                     promises.note_loss(after, kind)
                     yield Move(_text(f"LOSS of {group}"), after.freeze(), True)
+
+
+def _waits(worker: Worker) -> bool:
+    rounds = worker._rounds
+    return rounds._began == 0 or (rounds._following is not None and rounds._following[0] == 0)
 
 
 def _text(text: str) -> Callable[[], str]:

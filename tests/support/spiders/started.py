@@ -1,10 +1,6 @@
-"""Spiders fed by Redis and controlled by files in their directory."""
+"""Spiders fed by Redis and controlled by a file in their directory."""
 
-import asyncio
 import os
-import signal
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +15,26 @@ BAD = "/bad"
 class FedSpider(Spider):
     """Fetches the paths of a start key, and follows no links.
 
-    The file `deadly` names the path at which the process dies, once. The file `hesitate` has the number of requests
-    after which the start pauses. With the file `idle` the spider has been idle for too long.
+    The file `signals` has a path and numbers of signals, one for each time that the path is opened: the process sends
+    it to itself.
     """
 
     name = "started"
-    next_requests: Callable[[], Iterator[Request]]
+    redis_batch_size = 16
 
     def __init__(self, start: str, **attributes: str) -> None:
         super().__init__(**attributes)
         self._site = start
-        self._idle_since = int(time.time())
-
-    @property
-    def spider_idle_start_time(self) -> int:
-        """The time that scrapy-redis compares with MAX_IDLE_TIME_BEFORE_CLOSE."""
-        return 0 if Path("idle").exists() else self._idle_since
-
-    @spider_idle_start_time.setter
-    def spider_idle_start_time(self, since: int) -> None:
-        self._idle_since = since
-
-    async def start(self) -> Any:
-        hesitate = Path("hesitate")
-        if hesitate.exists():
-            requests = self.next_requests()
-            for _ in range(int(hesitate.read_text())):
-                yield next(requests)
-            hesitate.unlink()
-            await asyncio.get_running_loop().create_future()
 
     def make_request_from_data(self, data: bytes) -> Request:
         """Return the request of a path."""
-        path, deadly = data.decode(), Path("deadly")
+        path, file = data.decode(), Path("signals")
         if path == BAD:
             raise ValueError("it makes no sense")
-        if deadly.exists() and deadly.read_text() == path:
-            deadly.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+        chosen, *numbers = file.read_text().split() if file.exists() else [""]
+        if chosen == path and numbers:
+            file.write_text(" ".join((path, *numbers[1:])))
+            os.kill(os.getpid(), int(numbers[0]))
         return Request(self._site + path)
 
     def parse(self, response: Response, **_: Any) -> None:
@@ -64,4 +42,4 @@ class FedSpider(Spider):
 
 
 class StartedSpider(FedSpider, RedisSpider):
-    """The spider under test."""
+    """The spider with this package's class."""

@@ -6,4 +6,4 @@ from tests.support.spiders.started import FedSpider
 
 
 class StockStartedSpider(FedSpider, RedisSpider):  # type: ignore[misc]  # scrapy-redis has no types
-    """The control."""
+    """The same spider, by a change of settings alone."""
