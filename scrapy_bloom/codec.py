@@ -29,8 +29,8 @@ _MAX_TRACEBACKS = 3
 _MAX_CALLBACKS = 10
 # Redis stores scores as floats; the lowest one is that of start data.
 _MAX_SCORE = sys.float_info.max
-# The minutes of an arrival, after which they begin again: two years.
-_MINUTES, _DIGITS = 2**20, 10**12
+# The minutes of an arrival, after which they begin again: two years. The turns of a host in one.
+_MINUTES, _TURNS, _DIGITS = 2**20, 4096, 10**12
 # Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
 _FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
 
@@ -104,6 +104,7 @@ class RequestCodec:
         self._told: set[str] = set()
         self._readable: set[tuple[type[Request], object]] = set()
         self._unix_time = unix_time
+        self._minute, self._of_host = 0.0, dict[str, int]()
         self._order = 1 if isinstance(queue, FifoQueue) else -1 if isinstance(queue, LifoQueue) else 0
 
     def encode(self, request: Request, fingerprint: bytes | None) -> Offer:
@@ -130,14 +131,20 @@ class RequestCodec:
     def _score(self, request: Request, member: bytes) -> float:
         """Return the score of a request, of which the lowest goes first.
 
-        Below 1 it is the minute of its arrival, and within a minute a hash: hosts whose links come together are mixed,
-        and no request waits behind later ones. Who chose FifoQueue or LifoQueue gets arrival alone, up or down.
+        Below 1 it is the minute of its arrival, so that none waits behind later ones for long. Within a minute hosts
+        take turns, since most links of a page are of its own host: first the first request of each, then the second
+        ones, and equals by a hash. Who chose FifoQueue or LifoQueue gets arrival alone, up or down.
         """
         now = self._unix_time()
         if self._order:
             return self._order * now
+        if (minute := now // 60 % _MINUTES) != self._minute:
+            self._minute, self._of_host = minute, {}
+        host = request.url.partition("//")[2].partition("/")[0]
+        turn = self._of_host[host] = self._of_host.get(host, 0) + 1
+        within = (min(turn, _TURNS - 1) + crc32(member) / 2**32) / _TURNS
         # With twelve digits: a score is a text on its way.
-        arrival = int((now // 60 % _MINUTES + crc32(member) / 2**32) * (_DIGITS / _MINUTES)) / _DIGITS
+        arrival = int((minute + within) * (_DIGITS / _MINUTES)) / _DIGITS
         try:
             return float(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)) + arrival
         except TypeError:
