@@ -236,10 +236,10 @@ def test_page_that_kills_its_process(valkey: Server, key: str, tmp_path: Path) -
 
 @pytest.mark.long
 def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Path) -> None:
-    """A callback that blocks heartbeats runs on the allowed number of workers only. At its end it is no dead letter."""
+    """A callback that blocks heartbeats runs on the allowed number of workers only, and is a dead letter."""
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
         played.spider = deadly.__file__
         kind = {**MANY_AT_ONCE, "BLOOMFILTER_LEASE": 1, "BLOOMFILTER_MAX_DELIVERIES": 2, "HELD": 6}
         assert_complete(played, *played.crawl_by("left", "right", kind=kind))
         assert played.fetched[DEADLY] == 2
-        assert client.exists(f"{{{key}:queue}}:dead-letter") == 0
+        assert client.zcard(f"{{{key}:queue}}:dead-letter") == 1
