@@ -1,6 +1,5 @@
 """The Scrapy add-on: one line in ADDONS sets the dupefilter, the scheduler and the item pipeline."""
 
-import logging
 from typing import Any, Self
 
 from scrapy import signals
@@ -17,9 +16,10 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import SERIALIZER, BloomSettings, load_setting
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import RedisSettings
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The requests of these commands have callbacks that no queue in Redis can store; `bench` measures Scrapy alone.
 _COMMANDS_WITHOUT_CRAWL = ("bench", "check", "fetch", "parse", "shell", "view")

@@ -1,7 +1,6 @@
 """Serialize requests for the queue and read them back; failures are logged."""
 
 import importlib
-import logging
 import operator
 import sys
 import time
@@ -19,9 +18,9 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import Offer
 from scrapy_bloom.settings import PICKLE, SERIALIZER
-from scrapy_bloom.text import as_bytes
+from scrapy_bloom.text import as_bytes, get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Unreadable requests that are logged with a traceback.
 _MAX_TRACEBACKS = 3
@@ -147,7 +146,7 @@ class RequestCodec:
         arrival = int((minute + within) * (_DIGITS / _MINUTES)) / _DIGITS
         try:
             return float(max(min(-request.priority, _MAX_SCORE), -_MAX_SCORE)) + arrival
-        except TypeError:
+        except Exception:  # any error of a priority that is no number
             return arrival
 
     def _warn(self, request: Request, error: Exception) -> None:

@@ -1,7 +1,6 @@
 """The dupefilter that Scrapy loads: fingerprint a request and ask the Bloom filter whether it is new."""
 
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import cached_property
 from inspect import getattr_static, unwrap
@@ -25,11 +24,12 @@ from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, read_flag
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
 from scrapy_bloom.transport.retry import retry_until
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The settings of a dupefilter that was built without settings.
 _DEFAULTS = BloomSettings()

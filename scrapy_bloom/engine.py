@@ -7,7 +7,6 @@ of a refused or aborted crawl with one final line on stderr and a non-zero exit 
 
 import atexit
 import gc
-import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Set
@@ -26,9 +25,10 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.failures import FAULTS, describe
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The close reason of a crawl whose data in Redis cannot be used.
 UNUSABLE = "bloomfilter_error"

@@ -13,7 +13,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.text import LimitedWarnings, as_bytes
+from scrapy_bloom.text import LimitedWarnings, as_bytes, get_logger
 
 # Longer URLs are not cached, which bounds the memory.
 _MAX_LENGTH = 1000
@@ -42,7 +42,7 @@ _ORIGIN = "bloom_key_of"
 # Text before a bloom_key, so that no URL has its fingerprint.
 _KEY_PREFIX = "bloom_key:"
 _BAD_META = "meta[%r] = %r of %s: must be %s; it does not count, and the request counts as its URL"
-_warnings = LimitedWarnings(logging.getLogger(__name__))
+_warnings = LimitedWarnings(get_logger(__name__))
 
 Compute = Callable[[Request], bytes]
 

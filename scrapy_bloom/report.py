@@ -17,11 +17,11 @@ from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import DeadWorker, News, Received
 from scrapy_bloom.queue.worker import MAX_STARTS
-from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, plural
+from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, get_logger, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
 from scrapy_bloom.transport.failures import FAULTS, cause_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # scrapy-redis's own stats.
 ENQUEUED, DEQUEUED = "scheduler/enqueued/redis", "scheduler/dequeued/redis"
@@ -276,7 +276,7 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
 
 def _in_words(info: FilterInfo) -> str:
     return (
-        f"{info.count:,} requests for a capacity of {info.capacity:,} ({info.count / info.capacity:.0%}), error rate "
+        f"{plural(info.count, 'request')} for a capacity of {info.capacity:,} ({info.count / info.capacity:.0%}), error rate "
         f"{as_error_rate(info.current_error_rate)} of {as_error_rate(info.error_rate)} allowed, "
         f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}"
     )
@@ -305,7 +305,7 @@ class QueueReport:
     def begin(self, news: News) -> None:
         """Report the losses before this worker joined."""
         self._has_begun, self._news = True, news
-        if news.losses:
+        if news.losses and not self.has_lost:
             logger.warning(_GONE, self._keys.queue, " since before this worker began", f"{news.lost:,}")
 
     def update(self, received: Received, news: News, *, forgets_starts: bool = False) -> None:
@@ -318,8 +318,7 @@ class QueueReport:
             for member in received.others.dead_letters:
                 self._report_dead_letter(member)
         before, self._news = self._news, news
-        if self._has_begun and news.losses != before.losses:
-            # After a rollback the counts may be smaller.
+        if news.found or (self._has_begun and news.losses > before.losses):
             self._note_loss()
             self.warnings.warn(_GONE, self._keys.queue, "", f"{max(news.lost - before.lost, 0):,}", level=logging.ERROR)
         if news.lost_shards > before.lost_shards:
@@ -383,9 +382,9 @@ class QueueReport:
             logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
         if dead:
             logger.warning(
-                "%s requests are kept at the key %r: no worker could read them, or BLOOMFILTER_MAX_DELIVERIES workers "
-                "died with them. `scrapy bloom requeue` queues them again",
-                f"{dead:,}",
+                "%s kept at the key %r as dead letters, see the ERROR of each: no worker could read them, or "
+                "BLOOMFILTER_MAX_DELIVERIES workers died with them. `scrapy bloom requeue` queues them again",
+                plural(dead, "request"),
                 self._keys.dead_letters,
             )
 

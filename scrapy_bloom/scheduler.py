@@ -5,7 +5,6 @@ While Redis is silent the engine gets nothing new, so the process holds no more 
 """
 
 import contextlib
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +59,7 @@ from scrapy_bloom.report import (
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
-from scrapy_bloom.text import plural
+from scrapy_bloom.text import get_logger, plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of
 from scrapy_bloom.transport.retry import (
@@ -71,7 +70,7 @@ from scrapy_bloom.transport.retry import (
     retry_until,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The close reason of a crawl whose queue has lost requests.
 QUEUE_LOST = "bloomfilter_queue_lost"
@@ -340,7 +339,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             report.begin(line.news)
         if waiting := sum(line.news.waiting for line in worker.queues):
             # In scrapy-redis's words, which log parsers know; Scrapy deprecates Spider.log.
-            self.spider.logger.info("Resuming crawl (%d requests scheduled)", waiting)
+            call_safely(self.spider.logger.info, "Resuming crawl (%d requests scheduled)", waiting)
         if not self._config.retry_failed:
             return
         engine.follow_failures(self.spider.crawler, self._config.retry_statuses, self._failed.add)
@@ -480,20 +479,30 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             with contextlib.suppress(BloomError, *FAULTS):
                 leave()
             return
-        self._report.refresh()
         try:
             leave()
+            if reason != QUEUE_LOST:
+                self._tell_losses()
         except (BloomError, *FAULTS) as error:
+            self._report.refresh()
+            problem = f"This worker could not leave the queue {self.queue_keys.queue!r}: {cause_of(error)}"
+            engine.report_at_exit(problem)
             logger.error(
-                "This worker could not leave the queue %r: %s. Its requests wait again after BLOOMFILTER_LEASE = %g s",
-                self.queue_keys.queue,
-                cause_of(error),
+                "%s. Its requests wait again after BLOOMFILTER_LEASE = %g s, and the next run continues this crawl",
+                problem,
                 self._config.lease,
             )
         except Exception as error:
             self._fail(error)
         finally:
             self._report_end()
+
+    def _tell_losses(self) -> bool:
+        """End the command with an error if requests of the queue were lost; return whether they were."""
+        has_lost = any(report.has_lost for report in self._reports)
+        if has_lost:
+            engine.report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
+        return has_lost
 
     def _stop(self) -> None:
         """Take nothing more, and note what the engine is done with."""
@@ -509,6 +518,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Send everything and leave the queues; a second call resumes after a failed attempt."""
         while not self._has_ended and self._step():
             pass
+        self._report.refresh()
         if not self._worker.has_left:
             self._worker.leave("keep" if mode == "shared" else mode)
         while not self._worker.has_left:
@@ -520,12 +530,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _report_end(self) -> None:
         for report in self._reports:
             report.warnings.flush()
-        if self._local:
-            logger.info("%s could not be serialized: this process crawled them itself", plural(self._local, "request"))
+        if run := self._local - self._worker.dropped:
+            logger.info("%s could not be serialized: this process crawled them itself", plural(run, "request"))
         if self._worker.dropped:
             logger.warning(
-                "%s could not be serialized and were not crawled: they end with this process. A page that is fetched "
-                "again, or start(), may lead to them again",
+                "%s could not be serialized and were not crawled: they end with this process, and the filter calls "
+                "them seen. To fetch them, start over with SCHEDULER_FLUSH_ON_START = True",
                 plural(self._worker.dropped, "request"),
             )
         if self._kept:
@@ -781,10 +791,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             # Scrapy 2.13 closes an idle spider, with its own reason, before `end_crawl` takes effect.
             raise CloseSpider(engine.UNUSABLE)
         if self._worker.may_finish and self._worker.is_idle and not self._is_silent:
-            if any(report.has_lost for report in self._reports):
-                engine.report_at_exit(
-                    f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing"
-                )
+            if self._tell_losses():
                 raise CloseSpider(QUEUE_LOST)
             return
         now = self._runtime.monotonic()

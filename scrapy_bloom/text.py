@@ -61,6 +61,24 @@ def as_expected_pages(pages: float) -> str:
 _PAUSE_SECONDS = 60.0
 
 
+def get_logger(name: str) -> logging.Logger:
+    """Return the logger of a module, whose calls never raise: no request is lost for an error of a user's handler.
+
+    Such an error goes to stderr, as handlers of the standard library report theirs.
+    """
+    logger = logging.getLogger(name)
+    handle = logger.handle
+
+    def handle_safely(record: logging.LogRecord) -> None:
+        try:
+            handle(record)
+        except Exception:
+            logging.Handler().handleError(record)
+
+    logger.handle = handle_safely  # type: ignore[method-assign]  # a logger's class is shared by all
+    return logger
+
+
 class LimitedWarnings:
     """Logs a warning at once, and repeats of its text, with any arguments, at most once a minute."""
 

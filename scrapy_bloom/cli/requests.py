@@ -6,7 +6,6 @@ may leave the last one incomplete: Scrapy ignores it, and so does `read_lines`.
 """
 
 import argparse
-import logging
 import re
 from collections.abc import Callable, Iterator
 from io import BufferedReader
@@ -18,8 +17,9 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.cli.target import CrawlTarget
 from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.info import StoredFilter
+from scrapy_bloom.text import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The file of Scrapy's own dupefilter, and the scheme of its fingerprints.
 SEEN_FILE, SCRAPYS_SCHEME = "requests.seen", "scrapy.utils.request.RequestFingerprinter"

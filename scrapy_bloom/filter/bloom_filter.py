@@ -10,7 +10,6 @@ notice that the server went back to an earlier state. But that takes another con
 emptied.
 """
 
-import logging
 import math
 import os
 import re
@@ -32,14 +31,14 @@ from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_r
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.text import LimitedWarnings
+from scrapy_bloom.text import LimitedWarnings, get_logger
 from scrapy_bloom.transport.connect import Client, is_cluster, require_usable
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.held import HeldConnection, hold
 from scrapy_bloom.transport.retry import disable_client_retries, retry_until
 from scrapy_bloom.transport.scripts import FILTER, Script
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Item = str | bytes
 

@@ -47,7 +47,7 @@ if is_flushed or is_other then
   crawl, record, my, others = {losses = 0, lost = 0}, nil, nil, {}
   filter_id, filter_secret = filter.describe(FILTER)
   if left > 0 and not is_flushed then note_loss(left) end
-elseif not crawl.id and (is_used or synced == '1') and not (my or next(others)) then
+elseif not crawl.id and (is_used or synced == '1') and (not (my or next(others)) or is_new and call('ZCARD', QUEUE) == 0) then
   note_loss(0) -- the end of a crawl removes the filter's field
 end
 local dead = match(record or '', '^dead (.*)')

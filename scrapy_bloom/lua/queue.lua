@@ -75,7 +75,7 @@ my = my and parse(my)
 if my and my.contact + my.lease < NOW then my.back = NOW end
 
 local function note_loss(requests)
-  crawl.losses, crawl.lost = crawl.losses + 1, crawl.lost + requests
+  crawl.losses, crawl.lost, crawl.found = crawl.losses + 1, crawl.lost + requests, 1
   call('HDEL', CRAWL, '')
   call('HSET', CRAWL, 'losses', crawl.losses, 'lost', crawl.lost, 'waiting', call('ZCARD', QUEUE))
 end
@@ -169,5 +169,5 @@ end
 
 -- The part of every reply about the crawl.
 local function news(f)
-  return {crawl.waiting or call('ZCARD', QUEUE), crawl.losses, crawl.lost, f and f.forgets or 0, f and f.lost or 0}
+  return {crawl.waiting or call('ZCARD', QUEUE), crawl.losses, crawl.lost, crawl.found or 0, f and f.forgets or 0, f and f.lost or 0}
 end

@@ -1,6 +1,5 @@
 """Keep a worker's registration alive from a thread: a busy reactor is not a dead worker, but one that stands is."""
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from scrapy_bloom.queue.messages import Call, Others
 from scrapy_bloom.queue.request_queue import RequestQueue, send_each
 from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.failures import describe
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BEATS_PER_LEASE = 4
 # Leases in which the reactor must have run: a callback may take minutes, and one that never returns holds requests.

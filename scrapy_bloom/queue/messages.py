@@ -109,11 +109,15 @@ class Crawl(NamedTuple):
 
 
 class News(NamedTuple):
-    """The queue after a script: waiting requests, losses, lost requests; forgets and lost shards of the filter."""
+    """The queue after a script: waiting requests, losses, lost requests, and whether it has itself found a loss.
+
+    Then the forgets and lost shards of the filter.
+    """
 
     waiting: int = 0
     losses: int = 0
     lost: int = 0
+    found: int = 0
     forgets: int = 0
     lost_shards: int = 0
 

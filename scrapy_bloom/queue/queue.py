@@ -30,8 +30,8 @@ from scrapy_bloom.queue.messages import (
 )
 
 # Bytes of the requests in one call. A lost reply halves this for a slow link, and each reply lets it grow. One request
-# always fits.
-MAX_BYTES = 1_000_000
+# always fits. The least is still tens of requests: after an outage calls are not small for long.
+MAX_BYTES, _MIN_BYTES = 1_000_000, 16_000
 # So many times as much may be taken: it has to come anyway, and large requests are to be taken ahead, too.
 _TAKEN = 4
 _NEW = ord("1")
@@ -142,7 +142,7 @@ class Queue:
 
     def lose(self) -> None:
         """Note that a call has no reply, and may be executed late."""
-        self._max_bytes = max(1, self._max_bytes // 2)
+        self._max_bytes = max(_MIN_BYTES, self._max_bytes // 2)
 
     def receive(self, call: Call, reply: Any) -> Joined | Synced | Rejoin | Others | None:
         """Apply the reply to a call.

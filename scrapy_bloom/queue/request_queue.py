@@ -1,5 +1,6 @@
 """Send the calls of a queue's workers to Redis: one script each, over the queue and its filter in one slot."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -39,12 +40,14 @@ class RequestQueue:
     Attributes:
         keys: the keys of the queue.
         filter_key: the filter's key.
+        connections: the most that its client holds at once.
     """
 
     def __init__(self, client: Any, queue: str, filter_key: str, starts: Sequence[str] = ()) -> None:
         self.keys = QueueKeys(queue)
         self.filter_key = filter_key
         self._client = client
+        self.connections: float = getattr(getattr(client, "connection_pool", None), "max_connections", math.inf)
         self._names = self.keys.of_scripts(filter_key)
         self._starts = tuple(starts)
         if self.keys.include(filter_key):
@@ -102,7 +105,8 @@ def send_each(
         except Exception as error:  # the caller raises it
             return error
 
-    at_once = runtime.at_once(len(queues))
+    # A pool refuses a call beyond its connections, which looks like an outage.
+    at_once = runtime.at_once(int(min(queues[0].connections, len(queues))))
     return lambda worker, calls: list((map if len(calls) == 1 else at_once)(partial(send, worker), calls))
 
 

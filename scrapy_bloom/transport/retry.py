@@ -9,7 +9,6 @@ signal both are ignored (SIG_IGN): this is how a blocking retry notices that it 
 Ctrl-C is a KeyboardInterrupt.
 """
 
-import logging
 import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from redis.retry import Retry
 
 from scrapy_bloom.errors import RefusedError, StoppedError, UnavailableError
 from scrapy_bloom.runtime import RUNTIME, Runtime
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -39,7 +39,7 @@ def _require_not_stopped(timeout: float, cause: str) -> None:
         raise StoppedError(timeout, cause) from None
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Seconds before the next attempt. The longest bounds the time for which a caller waits beside a promoted replica.
 _INITIAL_BACKOFF = 0.05

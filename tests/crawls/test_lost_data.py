@@ -15,6 +15,7 @@ import pytest
 from devtools.crawl_process import LIMIT
 from devtools.site import Links
 from tests.support import crawling
+from tests.support.extensions import FaultyLog, enabling
 from tests.support.outcomes import (
     assert_cleared,
     assert_complete,
@@ -58,9 +59,10 @@ def url_of(member: bytes) -> str:
     return str(pickle.loads(member)["url"])  # noqa: S301  # pickled by a crawl of this test
 
 
-@pytest.mark.parametrize(
-    "what", long_unless(lambda what: "audit" not in what, ["the queue", "the queue and its audit", "all data"])
-)
+WAYS = ["the queue", "the queue, beside a log that fails", "the queue and its audit", "all data"]
+
+
+@pytest.mark.parametrize("what", long_unless(lambda what: "audit" not in what, WAYS))
 def test_queue_is_deleted(what: str, own: Server, key: str, tmp_path: Path) -> None:
     """Each worker logs the loss, with the number of lost requests if it is known, and ends with its own reason.
 
@@ -77,13 +79,13 @@ def test_queue_is_deleted(what: str, own: Server, key: str, tmp_path: Path) -> N
 
         played.moments.when(MIDDLE, delete)
         played.site.on["/"] = lambda _: played.opened("left", "right")
-        crawls = played.crawl_by("left", "right", kind=KIND)
+        crawls = played.crawl_by("left", "right", kind={**KIND, **(enabling(FaultyLog) if "log" in what else {})})
         assert gone
         assert played.missed <= below(played.site.links, gone)
         assert keys_of(client, key) == set()
     for ended in crawls:
         errors = [line for line in complaints_in(ended.log) if " ERROR: " in line]
-        assert errors
+        assert errors or "log" in what
         assert ended.stats["finish_reason"] == LOST
         assert ended.exit_code == 1
         if what == "the queue":
@@ -156,18 +158,22 @@ def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
     assert ended.stats["bloomfilter/queue_losses"] == 1
 
 
-def test_queue_is_deleted_between_two_crawls(valkey: Server, key: str, tmp_path: Path) -> None:
-    """The worker that resumes a crawl logs that requests are lost."""
+@pytest.mark.parametrize("what", ["the queue", "the queue and its audit"])
+def test_queue_is_deleted_between_two_crawls(what: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """The worker that resumes a crawl tells that requests are lost, even if a killed worker is still registered."""
     kind = {**KIND, "SCHEDULER_PERSIST": True}
     with valkey.client() as client, scene(tree(PAGES), tmp_path, valkey.url, key) as played:
-        worker = played.start("stopped", kind)
-        played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
-        worker.wait()
+        worker = played.start("killed", kind)
+        played.moments.when(MIDDLE, lambda _: worker.kill())
+        worker.process.wait(LIMIT)
         waiting = client.zcard(f"{key}:queue")
-        client.delete(f"{key}:queue")
+        client.delete(*[f"{key}:queue", f"{{{key}:queue}}:crawl"][: 1 + what.endswith("audit")])
         ended = played.crawl(kind, "later")
     (complaint, *_) = complaints_in(ended.log)
-    assert f"leased from it are gone since before this worker began, {waiting} of them known" in complaint
+    number = 0 if what.endswith("audit") else waiting
+    assert f"leased from it are gone, {number} of them known" in complaint
+    assert ended.stats["finish_reason"] == LOST
+    assert ended.exit_code == 1
 
 
 @pytest.mark.parametrize("serializer", [None, "scrapy_bloom.serializer"])

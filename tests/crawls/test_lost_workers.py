@@ -139,6 +139,7 @@ def test_ctrl_c_during_an_outage(reactor: Kind, durable: Server, key: str, tmp_p
         assert "Traceback" not in first.log
         assert played.missed
         assert "could not leave the queue" in first.log
+        assert first.exit_code == 1
         # The requests whose links were not delivered are leased, and wait again.
         durable.start()
         second = played.crawl(OURS, "second", **settings)

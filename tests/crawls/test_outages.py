@@ -240,7 +240,7 @@ def test_bad_line(valkey: Server, key: str, tmp_path: Path) -> None:
     """The connection is cut at arbitrary points, heartbeats included: no page is lost."""
     with proxying(valkey.port) as proxy, scene(tree(PAGES), tmp_path, proxy.url, key) as played:
         # Not during the start, which waits in another way.
-        parameters = at_random(random.Random(5), CUTS, 8, 3)
+        parameters = at_random(random.Random(5), CUTS, 8, 2)
         played.moments.when(2, lambda _: setattr(proxy, "plan", parameters))
         ended = played.crawl(OURS)
         assert_complete(played, ended)

@@ -19,7 +19,8 @@ from tests.support.scenario import MIDDLE, OURS, PAGES, Kind, keys_of, scene
 from tests.support.servers import Server
 
 PARTED: Kind = {**OURS, "BLOOMFILTER_PARTITIONS": 3}
-DECODING: Kind = {"REDIS_PARAMS": '{"decode_responses": true}'}
+# One connection for three partitions, too.
+DECODING: Kind = {"REDIS_PARAMS": '{"decode_responses": true, "max_connections": 1}'}
 
 
 def test_every_page_once(server: Server, key: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Parts of a crawl that users might have: extensions, and a stats collector that fails."""
 
+import logging
 import time
 from typing import Any, Self
 
@@ -54,6 +55,21 @@ class Ticker:
         assert self._crawler.stats is not None
         self._crawler.stats.set_value(LONGEST_STALL, self._longest)
         self._crawler.stats.set_value(ALL_TURNS, self._all)
+
+
+class FaultyLog:
+    """Adds a log handler that fails at each warning and error of this project, as if its service were away."""
+
+    @classmethod
+    def from_crawler(cls, _: Crawler) -> Self:
+        logging.getLogger().addHandler(_AlertHandler(logging.WARNING))
+        return cls()
+
+
+class _AlertHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("scrapy_bloom"):
+            raise OSError
 
 
 class FaultyStats(MemoryStatsCollector):
