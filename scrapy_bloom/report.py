@@ -276,8 +276,8 @@ def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expire
 
 def _in_words(info: FilterInfo) -> str:
     return (
-        f"{plural(info.count, 'request')} for a capacity of {info.capacity:,} ({info.count / info.capacity:.0%}), error rate "
-        f"{as_error_rate(info.current_error_rate)} of {as_error_rate(info.error_rate)} allowed, "
+        f"{plural(info.count, 'request')} for a capacity of {info.capacity:,} ({info.count / info.capacity:.0%}), "
+        f"error rate {as_error_rate(info.current_error_rate)} of {as_error_rate(info.error_rate)} allowed, "
         f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}"
     )
 
