@@ -1,8 +1,10 @@
--- The calls of a filter's caller, each executed once, behind steps.lua. KEYS: the filter; for a caller that cannot notice that the server went
--- back, a key that never exists: the node of a slot that is being moved refuses the script before its first write. ARGV: the
--- state of the filter and the record that the caller knows, the record's field, its next record without the flags, the items.
--- A record has the time of the opening, and the number and the flags of the last call that changed anything, see steps.lua. Returns the flags, or if the caller's news are old the record and `news`. Returns an empty list if the server has
--- lost data, and the caller is to open the filter again.
+-- The calls of a filter's caller, each executed once, behind steps.lua.
+-- KEYS: the filter; for a caller that cannot notice that the server went back, a key that never exists: the node of a slot that is
+-- being moved refuses the script before its first write. ARGV: the state of the filter and the record that the caller knows, the
+-- record's field, its next record without the flags, the items.
+-- A record has the time of the opening, and the number and the flags of the last call that changed anything, see steps.lua.
+-- Returns the flags, or if the caller's news are old the record and `news`; an empty list if the server has lost data, and the
+-- caller is to open the filter again.
 local FIRST = 5
 
 -- The state of a filter, and for one with a TTL the ms until its oldest layer ends.
