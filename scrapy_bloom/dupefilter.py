@@ -23,7 +23,7 @@ from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, in_bytes, pla
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, read_flag
+from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
@@ -431,9 +431,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             `scrapy-redis`, or the full name of the user's class or method.
         """
         if self._has_users_method():
-            return f"{type(self).__module__}.{type(self).__qualname__}.request_fingerprint"
-        kind = type(self._fingerprinter)
-        return "scrapy-redis" if self._fingerprinter is None else f"{kind.__module__}.{kind.__qualname__}"
+            return f"{path_of(type(self))}.request_fingerprint"
+        return "scrapy-redis" if self._fingerprinter is None else path_of(type(self._fingerprinter))
 
     def end_crawl(self, error: Exception) -> None:
         """Log an error and end the crawl, once. Raising the error instead would drop request after request.

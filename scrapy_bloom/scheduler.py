@@ -57,7 +57,7 @@ from scrapy_bloom.report import (
     call_safely,
 )
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, read_flag
+from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
 from scrapy_bloom.text import get_logger, plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
@@ -78,7 +78,7 @@ QUEUE_LOST = "bloomfilter_queue_lost"
 _TICK_SECONDS = 0.25
 # Seconds until an idle worker asks Redis again; the last, if no worker holds anything.
 _MIN_PAUSE, _MAX_PAUSE, _QUIET_PAUSE = 0.1, 0.6, 1.0
-# Requests to take ahead. A worker takes no more than its share of the queue, so that this starves no other.
+# Requests to take ahead at most. A worker holds no more than its share of all, so that this starves no other.
 _PREFETCH = 16
 # Seconds in which news wait for the next requests that are taken.
 _REST_SECONDS = 1.0
@@ -192,6 +192,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
         self._is_unfiltered = is_unfiltered(settings)
+        self._ahead = min(_PREFETCH, settings.getint("CONCURRENT_REQUESTS") or _PREFETCH)
         self._queues = [RequestQueue(self.server, *each) for each in keys]
         self.queue_keys, self._filter_key, self._is_shared = self._queues[0].keys, key.name, key.is_shared
         make = require_dupefilter(self.dupefilter_cls).unopened
@@ -269,18 +270,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         return None
 
     def _new_worker(self) -> Worker:
-        config, spider, starts = self._config, type(self.spider), self._starts
+        config, starts = self._config, self._starts
         terms = Terms(
             self.worker_name,
             config.lease,
-            f"{spider.__module__}.{spider.__qualname__}{_WITH}{self.queue.serializer.__name__}",
+            f"{path_of(type(self.spider))}{_WITH}{self.queue.serializer.__name__}",
             self._parameters,
             self._fingerprint_in,
             queues=config.partitions,
             batch=config.batch_size,
             max_deaths=config.max_deliveries,
             is_shared=self._is_shared,
-            starts=min(starts.batch, _PREFETCH) if starts else 0,
+            starts=min(starts.batch, self._ahead) if starts else 0,
             start_kind=starts.kind if starts else "list",
         )
         queues = [Queue(terms, flush=self.flush_on_start) for _ in range(config.partitions)]
@@ -608,7 +609,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _poll(self) -> None:
         """Take requests ahead; ask an empty queue again after a pause, each twice as long as the last."""
-        self._sync(_PREFETCH)
+        self._sync(self._ahead)
         if self._worker.ready or not self._worker.is_joined:
             self._pause, self._next_poll = _MIN_PAUSE, 0.0
             self._wakeup.set(0)
@@ -755,6 +756,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             elif has_failed:
                 self._kept += 1
                 self._report.count(FAILED)
+            if any(line.news.waiting for line in self._worker.queues):  # its share has grown
+                self._next_poll = 0.0
         self._failed.intersection_update(self._taken)
 
     def _note_heartbeats(self) -> None:
@@ -829,13 +832,18 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 f"{of_filter!r}; set that key for all of them"
             )
         spider, _, serializer = spider.partition(_WITH)
-        if spider == f"{type(self.spider).__module__}.{type(self.spider).__qualname__}":
+        if serializer != self.queue.serializer.__name__:
             return self._wrong_serializer(
                 f"other workers of the queue {queue!r} have {serializer!r}; set the same for all of them"
             )
+        named = self.spider.settings.get("SCHEDULER_QUEUE_KEY") or defaults.SCHEDULER_QUEUE_KEY
+        advice = "set a key with %(spider)s in it"
+        if "%(spider)s" in named:
+            advice = f"both have the name {self.spider.name!r}: give one of them another name, or another key"
         return ConfigError(
-            f"SCHEDULER_QUEUE_KEY: workers of the spider {spider!r} are registered with the queue {queue!r}. "
-            "Spiders cannot share a queue, since each would take the other's requests; set a key with %(spider)s in it"
+            f"SCHEDULER_QUEUE_KEY = {named!r}: workers of the spider {spider!r} are registered with the queue "
+            f"{queue!r}, and this one is {path_of(type(self.spider))!r}. Spiders cannot share a queue, since each "
+            f"would take the other's requests; {advice}"
         )
 
     def _refuse_call(self, name: str, *_: object, **__: object) -> None:

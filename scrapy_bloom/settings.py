@@ -7,7 +7,9 @@ The rows of the table describe settings (`BLOOMFILTER_CAPACITY = …`), argument
 import difflib
 import math
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from scrapy.settings import BaseSettings
@@ -370,6 +372,17 @@ def load_component(label: str, path: Any, example: str) -> Any:
             f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error}); set the full path of a class, "
             f"as in {example!r}"
         ) from error
+
+
+def path_of(kind: type) -> str:
+    """Return the path of a class, by which other processes know it.
+
+    A program's own module has the name of its file, as `scrapy runspider` imports it; that of a notebook has none.
+    """
+    module = kind.__module__
+    if module in ("__main__", "__mp_main__"):  # the second one in a pool of processes
+        module = Path(getattr(sys.modules.get(module), "__file__", None) or "").stem
+    return f"{module}.{kind.__qualname__}".lstrip(".")
 
 
 def load_setting(settings: BaseSettings, name: str, default: str) -> Any:

@@ -26,8 +26,17 @@ local last = tonumber(match(record or '', '^%d+')) or -1
 if last > opened + 0 then return {'LATE'} end
 if last == opened + 0 and my and filter_id then return joined(0) end
 
+-- Class paths, of which one may lack leading packages: `scrapy runspider` imports the module of a file alone.
+local function is_same(one, other)
+  one, other = '.' .. one, '.' .. other
+  return sub(one, -#other) == other or sub(other, -#one) == one
+end
+
 local others = others_of(ME)
-if next(others) and crawl.id and (of_spider ~= spider or of_filter ~= FILTER) then return {'FOREIGN', of_spider, of_filter} end
+if next(others) and crawl.id then
+  if not is_same(of_spider, spider) or of_filter ~= FILTER then return {'FOREIGN', of_spider, of_filter} end
+  if #of_spider > #spider then spider = of_spider end
+end
 if crawl.id and stored_queues ~= queues then return {'QUEUES', stored_queues} end
 local is_other = of_first ~= '' and crawl.id and crawl.id ~= of_first
 if is_other and crawl.id + 0 > of_first + 0 and force ~= '1' then return {'STALE'} end

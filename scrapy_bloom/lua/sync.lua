@@ -77,11 +77,20 @@ if has_suspects then
   in_parts('HDEL', DEATHS, acknowledged)
 end
 
--- Take the worker's share of the queue from its front, rounded up; one share is left for a worker that joins. Equal requests are
--- one member, so none that this worker has leased.
+-- How many requests this worker may take: it holds no more than its share of all that wait or are leased, rounded up.
+local function share_of(waiting)
+  local held, workers = held_by(ME), call('HLEN', WORKERS)
+  if waiting >= workers * (held + want) then return want end
+  local all = waiting + held
+  for _, r in pairs(others_of(ME)) do all = all + r.held end
+  return math.min(want, math.ceil(all / workers) - held)
+end
+
+-- Take requests from the front of the queue. Equal requests are one member, so none that this worker has leased.
 local function take()
   local waiting, taken, members, suspect, bytes, first = call('ZCARD', QUEUE), {}, {}, '', 0, 0
-  local share = math.min(want, math.ceil(waiting / (call('HLEN', WORKERS) + 1)))
+  local share = share_of(waiting)
+  local is_kept = waiting > 0 and share <= 0
   while #members < share and first < waiting and bytes < room do
     local found = call('ZRANGE', QUEUE, first, first + share - 1, 'WITHSCORES')
     first = first + share
@@ -98,7 +107,7 @@ local function take()
   end
   in_parts('ZADD', TAKEN, taken)
   in_parts('ZREM', QUEUE, members)
-  return taken, suspect
+  return taken, suspect, is_kept
 end
 
 -- Pop start data into the leases. What one key has given is kept if another one is of another type, or the pop is denied.
@@ -121,9 +130,9 @@ local function take_starts()
   return taken, problem
 end
 
-local taken, suspect, problem = {}, '', ''
-if want > 0 then taken, suspect = take() end
-if want > 0 and #taken == 0 then taken, problem = take_starts() end
+local taken, suspect, problem, is_kept = {}, '', '', false
+if want > 0 then taken, suspect, is_kept = take() end
+if want > 0 and #taken == 0 and not is_kept then taken, problem = take_starts() end
 
 if match(record, '^%d+ 0 ') then -- its first sync: a join alone leaves nothing for ever
   call('HSET', FILTER, 'queue:' .. QUEUE, 1, 'partitions', call('HGET', CRAWL, 'queues'))

@@ -158,7 +158,12 @@ def test_another_spider(flush: bool, valkey: Server, key: str, tmp_path: Path) -
     with scene(tree(13), tmp_path, valkey.url, key) as played:
         text = Path(played.spider).read_text().replace("LinksSpider", "OtherSpider")
         (tmp_path / "other.py").write_text(text)
-        parts = ["SCHEDULER_QUEUE_KEY: workers of the spider 'links.LinksSpider' are ", f"'{key}:queue'", "%(spider)s"]
+        parts = [
+            "workers of the spider 'links.LinksSpider' are ",
+            f"'{key}:queue'",
+            "'other.OtherSpider'",
+            "%(spider)s",
+        ]
         refused(played, parts, spider=tmp_path / "other.py", SCHEDULER_FLUSH_ON_START=flush)
 
 

@@ -1,6 +1,7 @@
 """The queue's scripts on real servers: bytes, slots, full servers, dead workers."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.messages import Call
+from scrapy_bloom.queue.messages import Call, JoinRefusedError
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.runtime import Runtime
 from tests.support.driven import Driven
@@ -41,13 +42,62 @@ def test_many_requests(number: int, client: redis.Redis, key: str) -> None:
     members = [b"%d" % each for each in range(number)]
     dead.offer(*members)
     dead.work_off()
-    assert len(dead.take(number)) == number // 2
+    assert len(dead.take(number)) == number
     heir.work_off()
     heir._send("heir", 0, Call("heartbeat", (0,)))
     assert client.zcard(key) == number
     heir.worker.leave("stopped")
     heir.step()
     assert list(client.scan_iter(f"*{key}*")) == []
+
+
+def test_shares(client: redis.Redis, key: str) -> None:
+    """A worker holds no more than its share of all that wait or are leased, with any number of calls."""
+    workers = [Driven.on_server(client, key, f"{each}") for each in range(3)]
+    first, second, third = workers
+    first.offer(*[b"%d" % each for each in range(41)])
+    for each in workers:
+        each.work_off()
+    held = [sum(len(each.take(want)) for want in (5, 16, 16, 16)) for each in (first, second)]
+    assert held == [14, 14]
+    assert first.take(16) == []
+    for member in [*first.worker.running][:12]:
+        first.worker.finish(member)
+    assert len(first.take(16)) == 8  # of 29, it holds 2
+    assert len(third.take(16)) == 5
+    second.leave("keep")
+    assert len(first.take(16)) == 5  # of 29 that two workers share
+    for each in (first, third):
+        each.worker.leave("stopped")
+        each.step()
+
+
+# Class paths of spiders, and whether they are one.
+SPIDERS = [
+    ("shop.spiders.news.News", "news.News", True),
+    ("shop.spiders.news.News", "spiders.news.News", True),
+    ("shop.spiders.news.News", "News", True),
+    ("shop.spiders.news.News", "shop.spiders.news.News", True),
+    ("shop.spiders.news.News", "store.spiders.news.News", False),
+    ("shop.spiders.news.News", "old.News", False),
+    ("shop.spiders.news.News", "shop.spiders.news.OldNews", False),
+    ("shop.spiders.news.OldNews", "News", False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "are_same"), [*SPIDERS, *[(b, a, same) for a, b, same in SPIDERS]])
+def test_spiders(one: str, other: str, are_same: bool, client: redis.Redis, key: str) -> None:
+    """A spider that is imported under two names is one; two are refused, also behind a worker with the shorter name."""
+    first, second, third = (
+        Driven.on_server(client, key, name, spider=f"{spider} with x")
+        for name, spider in (("one", one), ("other", other), ("third", "store.spiders.news.News"))
+    )
+    first.work_off()
+    with nullcontext() if are_same else pytest.raises(JoinRefusedError):
+        second.work_off()
+    if are_same:
+        with pytest.raises(JoinRefusedError):
+            third.work_off()
 
 
 class Unconnected(redis.RedisCluster):

@@ -65,7 +65,8 @@ class Driven:
         flush: bool = False,
         **terms: Any,
     ) -> None:
-        agreed = Terms(name, lease, "project.Shop", Source(parameters), lambda member: member, **terms)
+        spider = terms.pop("spider", "project.Shop")
+        agreed = Terms(name, lease, spider, Source(parameters), lambda member: member, **terms)
         self.name, self.now = name, 0.0
         self.queues = [Queue(agreed, flush=flush) for _ in range(agreed.queues)]
         self.worker = Worker(self.queues)

@@ -2,13 +2,15 @@
 
 import dataclasses
 import re
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.settings import SETTINGS, BloomSettings
+from scrapy_bloom.settings import SETTINGS, BloomSettings, path_of
 
 CAPACITY = "BLOOMFILTER_CAPACITY"
 OF_FAILED_PAGES = {*range(500, 600), 408, 429}
@@ -41,6 +43,22 @@ def test_values() -> None:
     assert dataclasses.asdict(read({})) == {name: default for name, (default, _, _) in VALUES.items()}
     given = {f"BLOOMFILTER_{name.upper()}": text for name, (_, text, _) in VALUES.items()}
     assert dataclasses.asdict(read(given)) == {name: value for name, (_, _, value) in VALUES.items()}
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "expected"),
+    [
+        ("shop.spiders.news", "/shop/spiders/news.py", "shop.spiders.news.News.Inner"),
+        ("__main__", "/shop/spiders/news.py", "news.News.Inner"),
+        ("__mp_main__", "news.py", "news.News.Inner"),
+        ("__main__", None, "News.Inner"),
+    ],
+)
+def test_paths(module: str, file: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of a program, of a process in its pool, and of a notebook has the path that other processes know."""
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(__file__=file))
+    kind = type("Inner", (), {"__module__": module, "__qualname__": "News.Inner"})
+    assert path_of(kind) == expected
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
