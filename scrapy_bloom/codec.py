@@ -79,6 +79,12 @@ def misread(member: bytes, serializer: Any) -> str | None:
     return None
 
 
+def order_of(queue: Any) -> str:
+    """Return the order that a queue class of scrapy-redis names, `fifo` or `lifo`, or nothing for priorities."""
+    names = {FifoQueue: "fifo", LifoQueue: "lifo"}
+    return next((name for base, name in names.items() if isinstance(queue, type) and issubclass(queue, base)), "")
+
+
 class RequestCodec:
     """Serializes requests with SCHEDULER_SERIALIZER, as a queue of scrapy-redis does.
 
@@ -104,7 +110,7 @@ class RequestCodec:
         self._readable: set[tuple[type[Request], object]] = set()
         self._unix_time = unix_time
         self._minute, self._of_host = 0.0, dict[str, int]()
-        self._order = 1 if isinstance(queue, FifoQueue) else -1 if isinstance(queue, LifoQueue) else 0
+        self._order = {"fifo": 1, "lifo": -1}.get(order_of(type(queue)), 0)
 
     def encode(self, request: Request, fingerprint: bytes | None) -> Offer:
         """Return a request to offer. An unserializable one is for this process alone, with a warning.

@@ -20,7 +20,7 @@ from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import engine
-from scrapy_bloom.codec import RequestCodec, misread, require_serializer
+from scrapy_bloom.codec import RequestCodec, misread, order_of, require_serializer
 from scrapy_bloom.components import (
     CALLS,
     OF_DUPEFILTERS,
@@ -59,7 +59,7 @@ from scrapy_bloom.report import (
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
-from scrapy_bloom.text import get_logger, plural
+from scrapy_bloom.text import as_text, get_logger, plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of
 from scrapy_bloom.transport.retry import (
@@ -204,6 +204,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         require_methods("DUPEFILTER_CLASS", self.dupefilter_cls, self.df, BloomRFPDupeFilter, OF_DUPEFILTERS)
         require_one_server(self, self.df, self.queue)
         self._require_readable()
+        self._take_over_lists()
         self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         self._starts = self._start_data()
         self._set_up(spider, keys)
@@ -243,6 +244,27 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                         f"cannot read it. If your crawls have written it, set SCHEDULER_SERIALIZER = {writer!r} until "
                         "all are fetched, since a foreign pickle can execute code; or SCHEDULER_FLUSH_ON_START = True"
                     )
+
+    def _take_over_lists(self) -> None:
+        """Move the requests that wait in a list of scrapy-redis, since workers lease them from a sorted set."""
+        order = order_of(type(self.queue))
+        for queue in self._queues:
+            key, rest = queue.keys.queue, queue.keys.rest
+            kinds = [as_text(self._retry(partial(self.server.type, each))) for each in (key, rest)]
+            if kinds[0] != "list" and kinds[1] == "none":
+                continue
+            if self.flush_on_start:
+                self._retry(partial(self.server.delete, rest, *[key] * (kinds[0] == "list")))
+            elif not order:
+                raise ConfigError(
+                    f"SCHEDULER_QUEUE_CLASS = {self.queue_cls!r}: the requests at {key!r} wait in a list; set the "
+                    "class that has written it, 'scrapy_redis.queue.FifoQueue' or 'scrapy_redis.queue.LifoQueue', or "
+                    "SCHEDULER_FLUSH_ON_START = True to delete it"
+                )
+            else:
+                while self._retry(partial(queue.convert, "zset", order)):
+                    pass
+                logger.info("Moved the requests of the list at %r into a sorted set", key)
 
     def _wrong_serializer(self, why: str) -> ConfigError:
         return ConfigError(f"SCHEDULER_SERIALIZER = {self.spider.settings.get('SCHEDULER_SERIALIZER')!r}: {why}")

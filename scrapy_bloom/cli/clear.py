@@ -1,5 +1,8 @@
 """Delete a filter. Without --yes, show the data to delete; with --yes, delete and show it.
 
+With scrapy-redis's FifoQueue or LifoQueue the queue becomes a list again, unless workers live, so that scrapy-redis can
+go on with it.
+
 Without --yes the exit code is 1 if there is any data to delete. A filter that other spiders share is deleted only if
 --key names it. Data that has replaced the shown data meanwhile is kept, and the exit code is 2.
 
@@ -11,16 +14,20 @@ for example:
 """
 
 import argparse
+from functools import partial
 from typing import Any, NamedTuple
 
 from scrapy.settings import Settings
+from scrapy_redis import defaults
 
 from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
+from scrapy_bloom.codec import order_of
 from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from scrapy_bloom.queue.inspection import QueueState, sum_of
 from scrapy_bloom.queue.keys import QueueKeys, names_shared_filter
 from scrapy_bloom.queue.request_queue import RequestQueue
+from scrapy_bloom.settings import load_setting
 from scrapy_bloom.text import as_size, as_text, plural
 from scrapy_bloom.transport.scripts import FILTER, Script
 
@@ -69,9 +76,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         if part.queue and queue is None:  # another scheduler may take its requests next
             part.send("HDEL", QueueKeys(part.queue).crawl, "waiting")
         going.pop()
+    order = order_of(load_setting(target.settings, "SCHEDULER_QUEUE_CLASS", defaults.SCHEDULER_QUEUE_CLASS))
+    is_live = any(queue and len(queue.workers) > queue.silent_workers for queue in queues)
+    lists = parts if options.yes and order and not options.with_queue and not is_live else []
     lines = [f"server: {target.server}"]
     lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
     lines += [kept] * is_shared
+    lines += [f"queue: {part.queue}: a list now, as scrapy-redis reads it" for part in lists if _as_list(part, order)]
     report: dict[str, Any] = {"server": target.server, "key": target.key, "queues": [], "deleted": not going}
     report["filters"] = [{**each.figures, "goes": not is_shared} for each in filters if each]
     if states := [queue for queue in queues if queue]:
@@ -106,6 +117,16 @@ def _delete(part: Place, found: _Filter | None, queue: QueueState | None) -> boo
     keys = RequestQueue(part.client, queue.key, part.key).keys.of_scripts(part.key)
     arguments = "", filter_id, queue.kind, queue.crawl, *(worker.name for worker in queue.workers)
     return bool(part.retry(lambda: _CLEAR.call(part.client, keys, arguments)))
+
+
+def _as_list(part: Place, order: str) -> bool:
+    """Make a queue a list; return whether it is one."""
+    if part.queue is None:
+        return False
+    queue = RequestQueue(part.client, part.queue, part.key)
+    while part.retry(partial(queue.convert, "list", order)):
+        pass
+    return as_text(part.send("TYPE", part.queue)) == "list"
 
 
 def _describe(queue: QueueState, *, goes: bool, is_shared: bool) -> tuple[list[dict[str, Any]], list[str]]:

@@ -22,21 +22,21 @@ from redis import exceptions
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
-from scrapy_redis import pipelines
+from scrapy_redis import defaults, pipelines
 from scrapy_redis.scheduler import Scheduler
 from scrapy_redis.spiders import RedisMixin
 from scrapy_redis.stats import RedisStatsCollector
 
 from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import WAY_TO_FILTER, CrawlTarget, Place, add_target_options
-from scrapy_bloom.codec import misread
+from scrapy_bloom.codec import misread, order_of
 from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings
+from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
@@ -361,8 +361,9 @@ def filter_(crawl: Crawl, part: Place) -> Findings:
 def queue(crawl: Crawl, part: Place) -> Findings:
     """Check the queue, and that it has lost no requests."""
     if part.queue and (state := part.inspect_queue(part.queue)):
-        if state.kind == "list" and (crawl.leases or not crawl.target.has_spider):
-            action = "crawl its requests with the SCHEDULER that queued them, or set another SCHEDULER_QUEUE_KEY"
+        named = or_none(lambda: load_setting(crawl.settings, "SCHEDULER_QUEUE_CLASS", defaults.SCHEDULER_QUEUE_CLASS))
+        if state.kind == "list" and not order_of(named) and (crawl.leases or not crawl.target.has_spider):
+            action = "set the SCHEDULER_QUEUE_CLASS that has written it; the start of a crawl makes it a sorted set"
             yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", action)
         if state.has_losses:
             text = (

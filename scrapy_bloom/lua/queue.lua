@@ -162,7 +162,7 @@ local function delete_crawl(is_shared)
     end
   end
   give_back(QUEUE)
-  call('DEL', QUEUE, CRAWL, WORKERS)
+  call('DEL', QUEUE, CRAWL, WORKERS, STEM .. 'rest')
   -- These show that workers died with a dead letter.
   if call('EXISTS', DEAD) == 0 then call('DEL', DEATHS) end
   if is_shared then call('HDEL', FILTER, 'queue:' .. QUEUE) else filter.delete(FILTER) end

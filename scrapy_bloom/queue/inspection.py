@@ -160,10 +160,13 @@ def _sum_of_workers(registered: Sequence[RegisteredWorker]) -> RegisteredWorker:
 
 
 def first_request(client: Any, queue: str) -> bytes | None:
-    """Return the first request's stored bytes, or None from a queue without requests or a list."""
-    if as_text(client.type(queue)) != "zset":
+    """Return the first request's stored bytes, or None from a queue without requests."""
+    commands: dict[str, tuple[str | int, ...]] = {
+        # Start data have the lowest score.
+        "zset": ("ZRANGEBYSCORE", queue, "(-inf", "+inf", "LIMIT", 0, 1),
+        "list": ("LRANGE", queue, 0, 0),
+    }
+    if (command := commands.get(as_text(client.type(queue)))) is None:
         return None
-    # Start data have the lowest score.
-    command = ("ZRANGEBYSCORE", queue, "(-inf", "+inf", "LIMIT", 0, 1)
     found: list[bytes] = client.execute_command(*command, **{NEVER_DECODE: []})
     return found[0] if found else None

@@ -32,6 +32,7 @@ class QueueKeys:
         dead_letters: the sorted set of dead letters.
         failed: the hash of failed requests that are kept for the next run.
         deaths: the hash of requests that workers have died with, and how many have.
+        rest: what is left of a queue that is being converted between a list and a sorted set.
         absent: a key that never exists, see `queue.lua`.
         dupefilter: the key of a filter in the queue's slot.
     """
@@ -44,6 +45,7 @@ class QueueKeys:
         self.dead_letters = f"{stem}:dead-letter"
         self.failed = f"{stem}:failed"
         self.deaths = f"{stem}:deaths"
+        self.rest = f"{stem}:rest"
         self.absent = f"{stem}:absent"
         self.dupefilter = f"{stem}:dupefilter"
         self._of_workers = f"{stem}:leases:", f"{stem}:taken:"
@@ -68,7 +70,7 @@ class QueueKeys:
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its other keys."""
-        return key in self.of_scripts(self.queue) or key.startswith(self._of_workers)
+        return key in (*self.of_scripts(self.queue), self.rest) or key.startswith(self._of_workers)
 
 
 def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:

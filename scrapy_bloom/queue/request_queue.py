@@ -16,8 +16,9 @@ from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.transport.connect import is_cluster
 from scrapy_bloom.transport.scripts import FILTER, Script
 
-# Failed requests that are read at once.
+# Failed requests that are read at once, and requests that are converted at once.
 _PORTION = 500
+_CONVERT = Script("convert")
 
 
 @cache
@@ -79,6 +80,19 @@ class RequestQueue:
         """
         arguments = (value for request in requests for value in request)
         return int(_script("requeue").call(self._client, self._names, ("", filter_id, *arguments)))
+
+    def convert(self, kind: str, order: str) -> int:
+        """Move a portion of a list of scrapy-redis into a sorted set, or back; the next pops are the same.
+
+        Args:
+            kind: the type that the queue is to have, `zset` or `list`.
+            order: the order of the list, `fifo` or `lifo`.
+
+        Returns:
+            How many requests are left to be moved.
+        """
+        names = self.keys.queue, self.keys.rest, self.keys.absent
+        return int(_CONVERT.call(self._client, names, (kind, order, _PORTION)))
 
     def count_dead_letters(self) -> int:
         """Return the number of dead letters."""

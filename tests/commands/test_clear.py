@@ -127,6 +127,24 @@ def test_the_queue_goes_when_that_is_asked_for(client: redis.Redis, key: str, cl
     assert (code, told["deleted"], keys_of(client, key)) == (0, True, set())
 
 
+@pytest.mark.parametrize(("order", "expected"), [("Fifo", [b"3", b"2"]), ("Lifo", [b"2", b"3"])])
+def test_a_list_again(order: str, expected: list[bytes], client: redis.Redis, key: str, say: Say) -> None:
+    """With a queue class whose requests scrapy-redis keeps in a list, a kept queue becomes one when no worker lives."""
+    queue = f"{key}:queue"
+    named: dict[str, Any] = {"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{order}Queue"}
+    worker = LiveWorker(client, queue, key)
+    worker.push(b"1", b"2", b"3")
+    worker.take()
+    worker.end(b"1")
+    assert say("clear", "--queue", queue, "--yes", **named).code == 0
+    assert client.type(queue) == b"zset"
+    worker.leave()
+    said = say("clear", "--queue", queue, "--yes", **named)
+    assert said.code == 0
+    assert f"queue: {queue}: a list now" in said.out
+    assert client.lrange(queue, 0, -1) == expected
+
+
 def test_other_queues(client: redis.Redis, key: str, clear_it: Clear) -> None:
     """A list queue is counted; other types, and a missing name, are refused."""
     queue = ("--queue", f"{key}:queue", "--with-queue", "--yes")

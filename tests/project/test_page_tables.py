@@ -78,6 +78,7 @@ def test_keys() -> None:
         of_queue.dead_letters,
         of_queue.failed,
         of_queue.deaths,
+        of_queue.rest,
     ]
 
 

@@ -51,27 +51,6 @@ def test_many_requests(number: int, client: redis.Redis, key: str) -> None:
     assert list(client.scan_iter(f"*{key}*")) == []
 
 
-def test_shares(client: redis.Redis, key: str) -> None:
-    """A worker holds no more than its share of all that wait or are leased, with any number of calls."""
-    workers = [Driven.on_server(client, key, f"{each}") for each in range(3)]
-    first, second, third = workers
-    first.offer(*[b"%d" % each for each in range(41)])
-    for each in workers:
-        each.work_off()
-    held = [sum(len(each.take(want)) for want in (5, 16, 16, 16)) for each in (first, second)]
-    assert held == [14, 14]
-    assert first.take(16) == []
-    for member in [*first.worker.running][:12]:
-        first.worker.finish(member)
-    assert len(first.take(16)) == 8  # of 29, it holds 2
-    assert len(third.take(16)) == 5
-    second.leave("keep")
-    assert len(first.take(16)) == 5  # of 29 that two workers share
-    for each in (first, third):
-        each.worker.leave("stopped")
-        each.step()
-
-
 # Class paths of spiders, and whether they are one.
 SPIDERS = [
     ("shop.spiders.news.News", "news.News", True),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scrapy import Request
 from scrapy_redis import picklecompat
+from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomScheduler, serializer
 from scrapy_bloom.codec import misread
@@ -99,6 +100,39 @@ def test_starting_over_with_another_serializer(opened: Opened) -> None:
     first.enqueue_request(Request(URL + "before"))
     first.close("shutdown")
     worker = opened(SCHEDULER_SERIALIZER=OURS, SCHEDULER_FLUSH_ON_START=True)
+    worker.enqueue_request(Request(URL + "now"))
+    assert urls(worker) == [URL + "now"]
+
+
+FIFO, LIFO = "scrapy_redis.queue.FifoQueue", "scrapy_redis.queue.LifoQueue"
+
+
+@pytest.mark.parametrize("queue", [FIFO, LIFO])
+def test_a_list_of_scrapy_redis(queue: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests of scrapy-redis's lists are crawled in its order; another class or serializer is refused before."""
+    caplog.set_level("INFO")
+    named = {"SCHEDULER_QUEUE_CLASS": queue, "SCHEDULER_PERSIST": True}
+    first = opened(Scheduler, **named)
+    for number in range(3):
+        first.enqueue_request(Request(f"{URL}{number}"))
+    first.close("shutdown")
+    with pytest.raises(ConfigError, match=r"SCHEDULER_QUEUE_CLASS = .* wait in a list; set the class that has written"):
+        opened()
+    with pytest.raises(ConfigError, match=f"SCHEDULER_SERIALIZER = '{OURS}': a request .* was written with '{PICKLE}'"):
+        opened(**named, SCHEDULER_SERIALIZER=OURS)
+    worker = opened(**named)
+    assert "Moved the requests of the list" in caplog.text
+    worker.enqueue_request(Request(f"{URL}3"))
+    expected = [f"{URL}{number}" for number in range(4)]
+    assert urls(worker) == (expected if queue == FIFO else expected[::-1])
+
+
+def test_starting_over_with_a_list(opened: Opened) -> None:
+    """A worker that starts over deletes a list, also with another class."""
+    first = opened(Scheduler, SCHEDULER_QUEUE_CLASS=FIFO, SCHEDULER_PERSIST=True)
+    first.enqueue_request(Request(URL + "before"))
+    first.close("shutdown")
+    worker = opened(SCHEDULER_FLUSH_ON_START=True)
     worker.enqueue_request(Request(URL + "now"))
     assert urls(worker) == [URL + "now"]
 
