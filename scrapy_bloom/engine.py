@@ -2,11 +2,12 @@
 
 Scrapy logs an error at the start as a traceback, followed by errors that only result from it. Scrapy up to 2.14 then
 exits with code 0, and so does every version after a crawl that its own code has closed. So this module ends the command
-of a refused or aborted crawl with one final line on stderr and a non-zero exit code.
+of a refused or aborted crawl with one final line on stderr and a non-zero exit code, and hides these tracebacks.
 """
 
 import atexit
 import gc
+import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Set
@@ -229,8 +230,14 @@ def _slot(crawler: Crawler) -> Any:
 
 # The end of a command.
 
+# The loggers of errors that only result from that of a refused start.
+_LOGGERS = [*map(logging.getLogger, ("asyncio", "scrapy.core.engine", "scrapy.utils.signal", "twisted"))]
 # The commands whose exit code was set.
 _commands: list[Any] = []
+
+
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    return record.exc_info is None
 
 
 @contextmanager
@@ -242,26 +249,35 @@ def reports_at_exit() -> Iterator[None]:
     try:
         yield
     except BloomError as error:
-        report_at_exit(str(error))
+        if report_at_exit(str(error)):
+            logger.error("The crawl does not start: %s", error)
+            for other in _LOGGERS:
+                other.addFilter(_has_no_traceback)
         raise
     # Withdraw earlier reports: the caller caught the error, and the crawl starts after all.
+    for other in _LOGGERS:
+        other.removeFilter(_has_no_traceback)
     atexit.unregister(_print)
     while _commands:
         _commands.pop().exitcode = 0
 
 
-def report_at_exit(text: str) -> None:
+def report_at_exit(text: str) -> bool:
     """Make the `scrapy` command end with this text, on one line, and a non-zero exit code.
 
     Takes a text, not an error: an error keeps its frames and their objects alive.
+
+    Returns:
+        False if no command runs, or one that reports its errors itself since it never crawls.
     """
     command = _running_command()
-    # Commands that never crawl report their errors themselves.
-    if command is not None and getattr(command, "requires_crawler_process", True):
-        command.exitcode = 1
-        atexit.unregister(_print)
-        atexit.register(_print, " ".join(text.splitlines()))
-        _commands.append(command)
+    if command is None or not getattr(command, "requires_crawler_process", True):
+        return False
+    command.exitcode = 1
+    atexit.unregister(_print)
+    atexit.register(_print, " ".join(text.splitlines()))
+    _commands.append(command)
+    return True
 
 
 def running_command() -> str | None:

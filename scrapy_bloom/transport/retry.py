@@ -44,6 +44,8 @@ logger = get_logger(__name__)
 # Seconds before the next attempt. The longest bounds the time for which a caller waits beside a promoted replica.
 _INITIAL_BACKOFF = 0.05
 _MAX_BACKOFF = 0.4
+# Seconds between two lines of the log about a blocking retry.
+_TOLD_SECONDS = 5.0
 # The end of a crawl waits for Redis at most so long.
 LAST_TRY_SECONDS = 3.0
 
@@ -78,7 +80,7 @@ def retry_until(attempt: Callable[[], T], timeout: float, runtime: Runtime = RUN
         StoppedError: Redis was unreachable, and the process received a second signal to stop.
         RefusedError: Redis replied with an error that retrying cannot mend.
     """
-    begin, backoff = runtime.monotonic(), _INITIAL_BACKOFF
+    begin, backoff, told = runtime.monotonic(), _INITIAL_BACKOFF, 0.0
     while True:
         try:
             result = attempt()
@@ -89,13 +91,15 @@ def retry_until(attempt: Callable[[], T], timeout: float, runtime: Runtime = RUN
             waited = runtime.monotonic() - begin
             if waited >= timeout:
                 raise UnavailableError(timeout, describe(error)) from None
-            if backoff == _INITIAL_BACKOFF:
-                logger.warning("Redis is unreachable (%s); retrying for up to %g s", describe(error), timeout)
+            if waited >= told:
+                left = round(timeout - waited, 1)
+                logger.warning("Redis is unreachable (%s); retrying for up to %g s", describe(error), left)
+                told += _TOLD_SECONDS
             runtime.sleep(min(_jittered(backoff, runtime), timeout - waited))
             _require_not_stopped(timeout, f"Redis is unreachable ({describe(error)})")
             backoff = min(2 * backoff, _MAX_BACKOFF)
         else:
-            if backoff != _INITIAL_BACKOFF:
+            if told:
                 logger.warning("Redis is back after %.1f s", runtime.monotonic() - begin)
             return result
 
