@@ -5,6 +5,7 @@ from typing import Any, Self
 from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
@@ -29,8 +30,8 @@ _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "sc
 # The consequences of a scheduler and its subclasses, for the log.
 _CONSEQUENCES: dict[type, str] = {
     BloomScheduler: "",
-    Scheduler: ". The workers share the queue and the filter; a killed worker loses the requests that it held",
-    ScrapyScheduler: ". With this scheduler workers can share the filter only: each process has a queue of its own",
+    Scheduler: ". The workers share the queue; a killed worker loses the requests that it held",
+    ScrapyScheduler: ". With this scheduler each process has a queue of its own",
 }
 
 
@@ -92,19 +93,24 @@ class Addon:
                 f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
                 f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
             )
-        if not _is_a(dupefilter, BloomRFPDupeFilter):
-            logger.warning(
-                "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone. "
-                "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
-                name,
-            )
-            return
-        found.append(_set_unless_chosen(settings, "SCHEDULER"))
+        is_ours, drops_none = _is_a(dupefilter, BloomRFPDupeFilter), dupefilter is BaseDupeFilter
+        if is_ours or drops_none:
+            found.append(_set_unless_chosen(settings, "SCHEDULER"))
         scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
         bases = getattr(scheduler, "__mro__", ())  # to issubclass every scheduler is Scrapy's
-        self._text = "scrapy-bloom filters this crawl: " + ", ".join(found)
-        self._text += next((text for base, text in _CONSEQUENCES.items() if base in bases), "")
-        if scheduler in _CONSEQUENCES or BloomScheduler in bases:
+        consequence = next((text for base, text in _CONSEQUENCES.items() if base in bases), "")
+        if not is_ours and not drops_none:
+            logger.warning(
+                "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone, and so "
+                "was SCHEDULER = %r%s. Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
+                name,
+                settings["SCHEDULER"],
+                consequence,
+            )
+            return
+        self._text = f"scrapy-bloom {'filters' if is_ours else 'drops no request of'} this crawl: {', '.join(found)}"
+        self._text += consequence
+        if drops_none or scheduler in _CONSEQUENCES or BloomScheduler in bases:
             logger.info("%s", self._text)
         else:  # a scheduler of the project may build another dupefilter
             self._crawler.signals.connect(self._report_dupefilter, signals.spider_opened)

@@ -161,4 +161,13 @@ def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog) == []
     (warning,) = told(caplog, logging.WARNING)
     assert warning.startswith(f"scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r} was")
-    assert "Remove it, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning
+    assert f"so was SCHEDULER = {crawling.OWN_SCHEDULER!r}. With this scheduler each process has a queue" in warning
+    assert "Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning
+
+
+def test_no_filter(caplog: pytest.LogCaptureFixture) -> None:
+    """Scrapy's class that drops no request stays, and the scheduler is set, whose workers share the queue."""
+    given: Kind = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
+    assert begun(given) == {**OURS, **given}
+    assert told(caplog)[0].startswith("scrapy-bloom drops no request of this crawl: DUPEFILTER_CLASS = ")
+    assert told(caplog, logging.WARNING) == []

@@ -80,6 +80,16 @@ def test_a_worker_gives_up_after_the_timeout_and_no_later(clock: Clock) -> None:
     assert sum(clock.slept) == pytest.approx(5.0)
 
 
+def test_the_log_tells_of_a_wait_every_five_seconds(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(UnavailableError):
+        retry_until(away, 12, runtime=clock)
+    left = [float(record.getMessage().split()[-2]) for record in caplog.records]
+    assert left[0] == 12
+    assert 6 < left[1] <= 7
+    assert 1 < left[2] <= 2
+    assert len(left) == 3
+
+
 def test_errors_that_are_not_waited_for(clock: Clock) -> None:
     """With a timeout of 0 the first failure is the last; a permanent error is raised at once, with advice."""
     with pytest.raises(UnavailableError):
