@@ -322,7 +322,8 @@ class QueueReport:
             for member in received.others.dead_letters:
                 self._report_dead_letter(member)
         before, self._news = self._news, news
-        if news.found or (self._has_begun and news.losses > before.losses):
+        # That of a heartbeat comes with the last known news once more.
+        if (news.found and news is not before) or (self._has_begun and news.losses > before.losses):
             self._note_loss()
             self.warnings.warn(_GONE, self._keys.queue, "", f"{max(news.lost - before.lost, 0):,}", level=logging.ERROR)
         if news.lost_shards > before.lost_shards:
