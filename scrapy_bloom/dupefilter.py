@@ -189,6 +189,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     def _build(cls, settings: BaseSettings, crawler: Crawler | None, choose_key: Callable[[Any], FilterKey]) -> Self:
         config = BloomSettings.from_settings(settings)
         config.refuse_queue_options()
+        if crawler is not None:
+            engine.guard_stats(crawler, cls._runtime)
         # The client of a cluster connects when it is made.
         server = retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime)
         try:

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Set
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,13 +21,15 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.statscollectors import StatsCollector
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.trackref import live_refs
 from twisted.python.failure import Failure
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.text import get_logger
+from scrapy_bloom.text import LimitedWarnings, get_logger
+from scrapy_bloom.transport.connect import bound_clients
 from scrapy_bloom.transport.failures import FAULTS, describe
 
 logger = get_logger(__name__)
@@ -41,6 +44,17 @@ FINGERPRINTED_META = ("verbatim_url",)
 _CLOSE_SPIDER_ASYNC = "close_spider_async"
 # Scrapy 2.19 and newer: the error of `Crawler.engine` before the engine exists; older versions return None.
 _NO_ENGINE_ERROR = RuntimeError
+
+# The calls of a stats collector, and their answers without it. Scrapy 2.14 and newer keeps them in attributes, too.
+_STATS: dict[str, Callable[..., Any]] = {
+    "get_value": lambda key, default=None, spider=None: default,  # noqa: ARG005  # as Scrapy's
+    "get_stats": lambda *_, **__: {},
+    **dict.fromkeys(("set_value", "set_stats", "inc_value", "max_value", "min_value"), lambda *_, **__: None),
+    **dict.fromkeys(("clear_stats", "open_spider", "close_spider"), lambda *_, **__: None),
+}
+_CACHED = "_cached_"
+# A failed stats collector rests for so many times as long as it took to fail.
+_REST = 10
 
 # Scrapy's error text for a callback that the spider lacks.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
@@ -99,6 +113,47 @@ def _has_failed(error: BaseException | None, statuses: Set[int]) -> bool:
     if isinstance(error, HttpError):
         return error.response.status in statuses
     return not isinstance(error, IgnoreRequest)
+
+
+def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
+    """Keep the errors of another package's stats collector from Scrapy, whose page each of them would lose.
+
+    A failed call is logged, and further ones are skipped for `_REST` times as long as it took, so that an outage does
+    not block the reactor. A collector in Redis gets the short timeouts of this package, and a warning.
+    """
+    stats: Any = crawler.stats
+    if type(stats).__module__ == StatsCollector.__module__:
+        return
+    setting = f"STATS_CLASS = '{type(stats).__module__}.{type(stats).__qualname__}'"
+    if bound_clients(stats):
+        logger.warning(
+            "%s: calls Redis for each stat of a page, which blocks the crawl, and misses the stats of an outage. "
+            "Remove it: `scrapy bloom info --json` has the crawl's numbers",
+            setting,
+        )
+    resume, complaints = 0.0, LimitedWarnings(logger)
+    text = "%s: failed (%s). Its stats are incomplete, and no page is lost"
+
+    def guarded(call: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def call_or_skip(*arguments: Any, **options: Any) -> Any:
+            nonlocal resume
+            begin = runtime.monotonic()
+            if begin >= resume:
+                try:
+                    return call(*arguments, **options)
+                except Exception as error:  # any error of another package
+                    now = runtime.monotonic()
+                    resume = now + _REST * (now - begin)
+                    complaints.warn(text, setting, describe(error))
+            return instead(*arguments, **options)
+
+        return call_or_skip
+
+    for name in _STATS.keys() & {*dir(type(stats))}:
+        call = object.__getattribute__(stats, name)
+        vars(stats).pop(_CACHED + name, None)
+        setattr(stats, name, guarded(call, _STATS[name]))
 
 
 class EngineWakeup:

@@ -183,6 +183,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             BloomError: the queue or the filter cannot be used.
         """
         self.spider, settings = spider, spider.settings
+        engine.guard_stats(spider.crawler, self._runtime)
         # Again, since a subclass may have its own from_settings.
         self.check_settings(settings)
         self._config = config = BloomSettings.from_settings(settings)

@@ -220,8 +220,8 @@ def stats_collector(crawl: Crawl) -> Findings:
     """Check that the stats, which Scrapy counts for each page, need no server."""
     text, action = (crawl.show("STATS_CLASS"), "remove it; `scrapy bloom info --json` has the crawl's numbers")
     if is_a(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector):
-        harm = "an outage of Redis raises an error at each page: pages are lost, and a crawl may never end"
-        yield loss(text, harm, action)
+        harm = "it calls Redis for each stat of a page, which blocks the crawl, and misses those of an outage"
+        yield advice(text, harm, action)
     yield text
 
 

@@ -94,6 +94,18 @@ def drop_connections(client: Any) -> None:
         pool.disconnect()
 
 
+def bound_clients(part: object) -> bool:
+    """Give the clients of another package's part our timeouts and no retries; return whether it has any."""
+    clients = [each for each in vars(part).values() if isinstance(each, Redis)]
+    for client in clients:
+        pool = disable_client_retries(client).connection_pool
+        options = pool.connection_kwargs
+        options.update({name: min(options.get(name) or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS) for name in _TIMEOUTS})
+        pool.disconnect()
+        pool.reset()  # its connections keep their timeouts
+    return bool(clients)
+
+
 def disconnect(client: Any) -> None:
     """Close a client's connections for good."""
     drop_connections(client)

@@ -15,6 +15,7 @@ import redis
 from devtools.crawl_process import LIMIT
 from tests.support import crawling
 from tests.support.clusters import running_cluster
+from tests.support.extensions import StatsInRedis
 from tests.support.faults import CUTS, Place, at_random, proxying
 from tests.support.outcomes import assert_cleared, assert_complete, assert_ended_well, complaints_in, tell
 from tests.support.pages import chain, tree
@@ -24,6 +25,7 @@ from tests.support.scenario import (
     MIDDLE,
     OURS,
     PAGES,
+    SCRAPY,
     SINGLE_CONNECTION,
     SLOWER_THAN_SCRAPY,
     STOCK,
@@ -68,6 +70,38 @@ def test_redis_killed(
             assert_ended_well(ended)
             assert played.twice == 0
             assert keys_of(client, key) == set()
+
+
+def in_redis(server: Server, key: str) -> Kind:
+    """Return the settings of a stats collector of another package."""
+    collector = f"{StatsInRedis.__module__}.{StatsInRedis.__qualname__}"
+    return {"STATS_CLASS": collector, "STATS_URL": server.url, "STATS_KEY": f"{key}:stats"}
+
+
+def test_stats_beside_the_queue(durable: Server, key: str, tmp_path: Path) -> None:
+    """Scrapy counts each page in the Redis that is killed and comes back: every page reaches its callback."""
+    with scene(tree(PAGES), tmp_path, durable.url, key) as played:
+        with played.outage(durable, 2.0):
+            ended = played.crawl({**OURS, **in_redis(durable, key)})
+        assert (played.missed, played.keys - {f"{key}:stats"}) == (set(), set())
+    assert ended.exit_code == 0
+    assert [line for line in complaints_in(ended.log) if "StatsInRedis': calls Redis for each stat" in line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"), [(OURS, "silent"), (OURS, "killed"), (FILTER_ALONE, "killed"), (SCRAPY, "killed")],
+    ids=["silent", "ours", "scrapy-redis", "scrapy"],
+)  # fmt: skip
+def test_stats_lost_for_good(kind: Kind, way: str, own: Server, valkey: Server, *, key: str, tmp_path: Path) -> None:
+    """The Redis of the stats alone goes away, or falls silent, until the end: every page reaches its callback."""
+    with ExitStack() as stack:
+        played = stack.enter_context(scene(tree(PAGES), tmp_path, valkey.url, key))
+        played.moments.when(MIDDLE, lambda _: own.kill() if way == "killed" else stack.enter_context(own.silent()))
+        ended = played.crawl({**kind, **in_redis(own, key)})
+        assert played.missed == set()
+    assert ended.exit_code == 0
+    assert "Traceback" not in ended.log
+    assert [line for line in complaints_in(ended.log) if "StatsInRedis': failed (" in line]
 
 
 Change = Callable[[redis.Redis], object]

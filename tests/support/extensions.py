@@ -7,6 +7,8 @@ from typing import Any, Self
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
+from scrapy_redis.connection import get_redis
+from scrapy_redis.stats import RedisStatsCollector
 from twisted.internet.task import LoopingCall
 
 from scrapy_bloom.queue.worker import Worker
@@ -86,6 +88,21 @@ class FaultyStats(MemoryStatsCollector):
     def _check(self, key: str) -> None:
         if key.startswith(("scheduler/", "bloomfilter/")):
             raise RuntimeError("no stats today")
+
+
+class StatsInRedis(RedisStatsCollector):  # type: ignore[misc]  # scrapy-redis has no types
+    """scrapy-redis's stats collector, at STATS_URL, with the signatures of each version of Scrapy."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self.server: Any = get_redis(url=crawler.settings["STATS_URL"], socket_timeout=30, socket_connect_timeout=30)
+
+    def open_spider(self, spider: object = None) -> None:
+        """Do nothing: the name is known from the class."""
+
+    def close_spider(self, spider: object = None, reason: str = "") -> None:  # noqa: ARG002  # Scrapy's arguments
+        """Delete the stats."""
+        self.clear_stats()
 
 
 class BrokenWorker:

@@ -14,7 +14,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomFilter, BloomRFPDupeFilter, ConfigError, UnavailableError
-from scrapy_bloom.transport.connect import disconnect
+from scrapy_bloom.transport.connect import bound_clients, disconnect
 from tests.support.faults import FaultProxy, Place, proxying
 from tests.support.retries import by_host, by_params, by_url
 from tests.support.servers import Server, free_port, running
@@ -149,3 +149,20 @@ def test_hidden_resending_is_off_in_a_cluster(cluster: FaultProxy, key: str) -> 
     dupefilter = BloomRFPDupeFilter.from_settings(Settings({**settings, **common}))
     assert_resent_by_us_alone(cluster, dupefilter)
     disconnect(dupefilter.server)
+
+
+@pytest.mark.parametrize("given", [30, 0.5, None])
+def test_clients_of_other_packages(valkey: Server, given: float | None) -> None:
+    """A used client of another package gets short timeouts, unless its own are shorter, and no retries."""
+    with valkey.client(socket_timeout=given) as client:
+        client.ping()
+        assert bound_clients(type("Part", (), {})()) is False
+        part = type("Part", (), {})()
+        part.name, part.server = "collector", client
+        assert bound_clients(part) is True
+        (connection,) = [client.connection_pool.get_connection()]
+        try:
+            assert (connection.socket_timeout, connection.socket_connect_timeout) == (given if given == 0.5 else 5, 5)
+            assert connection.retry._retries == 0
+        finally:
+            client.connection_pool.release(connection)
