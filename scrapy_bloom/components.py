@@ -8,14 +8,14 @@ from inspect import getattr_static
 from typing import Any, cast
 
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.settings import BaseSettings
+from scrapy.settings import BaseSettings, default_settings
 from scrapy_redis import defaults
 from scrapy_redis.queue import FifoQueue, LifoQueue, PriorityQueue
 
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import load_component, load_setting
-from scrapy_bloom.transport.connect import require_usable
+from scrapy_bloom.transport.connect import RedisSettings, require_usable
 
 # The calls of a queue of scrapy-redis that one script of ours replaces.
 CALLS = "push", "pop", "clear"
@@ -46,11 +46,39 @@ OF_SCHEDULERS = {
 # The options of a client that name its server, and their defaults.
 _PLACE = {"host": "localhost", "port": 6379, "path": None, "db": 0}
 # Settings of other schedulers, and what happens instead.
+_IN_REDIS = "the requests are in the queue in Redis"
+_BY_START = "each worker runs start() of its spider"
+_LOGIN = "write the login into REDIS_URL or REDIS_PARAMS, since scrapy-redis does not read this setting either"
 WITHOUT_EFFECT = {
     "SCHEDULER_PRIORITY_QUEUE": "workers take requests from the queue in Redis, by their priority",
+    **dict.fromkeys(
+        (f"SCHEDULER_{name}_QUEUE" for name in ("MEMORY", "DISK", "START_MEMORY", "START_DISK")), _IN_REDIS
+    ),
+    "JOBDIR": f"{_IN_REDIS}, and SCHEDULER_PERSIST = True keeps them; only spider.state is in JOBDIR",
+    "SCHEDULER_DEBUG": "each request that cannot be serialized is logged in any case",
     "SCHEDULER_IDLE_BEFORE_CLOSE": "a worker ends when no worker holds requests any more; a RedisSpider waits "
     "for start URLs as MAX_IDLE_TIME_BEFORE_CLOSE says",
+    "SCHEDULER_DUPEFILTER_CLASS": "set DUPEFILTER_CLASS, which scrapy-redis reads as well",
+    "SCHEDULER_PRE_ENQUEUE_ALL_START_REQUESTS": _BY_START,
+    "REDIS_START_URLS_AUTO_INSERT": _BY_START,
+    **dict.fromkeys(("REDIS_PASSWORD", "REDIS_USER", "REDIS_USERNAME"), _LOGIN),
 }
+
+
+def without_effect(settings: BaseSettings) -> list[tuple[str, str]]:
+    """Return the settings that BloomScheduler ignores, unless they have their defaults; each with what happens instead.
+
+    Raises:
+        ConfigError: REDIS_PARAMS is not a dict.
+    """
+    redis, found = RedisSettings(settings), []
+    has_login = "@" in redis.url or "password" in redis.params
+    for name, instead in WITHOUT_EFFECT.items():
+        value = settings.get(name)
+        is_login = instead == _LOGIN
+        if str(value) not in ("", "None", str(getattr(default_settings, name, 0))) and not (is_login and has_login):
+            found.append((name if is_login else f"{name} = {value!r}", instead))
+    return found
 
 
 def is_unfiltered(settings: BaseSettings) -> bool:

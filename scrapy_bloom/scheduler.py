@@ -25,7 +25,6 @@ from scrapy_bloom.components import (
     CALLS,
     OF_DUPEFILTERS,
     OF_SCHEDULERS,
-    WITHOUT_EFFECT,
     is_unfiltered,
     place_of,
     require_dupefilter,
@@ -33,6 +32,7 @@ from scrapy_bloom.components import (
     require_methods,
     require_one_server,
     require_queue,
+    without_effect,
 )
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError
@@ -140,9 +140,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             UnavailableError: Redis was unreachable for BLOOMFILTER_RETRY_TIMEOUT seconds.
         """
         cls.check_settings(settings)
-        for name, instead in WITHOUT_EFFECT.items():
-            if settings.get(name) and settings.getpriority(name):
-                logger.warning("%s = %r has no effect under BloomScheduler: %s", name, settings[name], instead)
+        for each in without_effect(settings):
+            logger.warning("%s has no effect under BloomScheduler: %s", *each)
         config = BloomSettings.from_settings(settings)
         parent = super().from_settings
         # An unusable client is refused before scrapy-redis makes its own.

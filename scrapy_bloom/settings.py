@@ -201,10 +201,15 @@ _OF_FORKS = {
     **dict.fromkeys(("SCHEDULER_DUPEFILTER_CAPACITY", "REDIS_BLOOM_CAPACITY"), "BLOOMFILTER_CAPACITY"),
     "SCHEDULER_DUPEFILTER_EXPIRE_TIME": "BLOOMFILTER_TTL",
     **dict.fromkeys(
-        ("REDIS_SENTINELS", "REDIS_SENTINEL_NODES"), "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'"
+        ("REDIS_SENTINELS", "REDIS_SENTINEL_NODES", "REDIS_SENTINEL_PARAMS"),
+        "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'",
     ),
     **dict.fromkeys(
-        ("REDIS_STARTUP_NODES", "REDIS_MASTER_NODES", "REDIS_CLUSTER_NODES", "REDIS_CLUSTER_URL"),
+        (f"REDIS_{each}_NODES" for each in ("STARTUP", "MASTER", "CLUSTER")),
+        "REDIS_URL = 'redis+cluster://host:6379,host:6379'",
+    ),
+    **dict.fromkeys(
+        (f"REDIS_CLUSTER_{each}" for each in ("URL", "HOST", "PORT", "PARAMS")),
         "REDIS_URL = 'redis+cluster://host:6379,host:6379'",
     ),
 }
@@ -335,12 +340,11 @@ def _statuses(value: Any) -> frozenset[int]:
 
 def _refuse_unknown(settings: BaseSettings) -> None:
     known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)}
+    for name, instead in _OF_FORKS.items():
+        if settings.get(name) is not None:
+            raise ConfigError(f"{name}: is a setting of another package; remove it, and set {instead}")
     for name in settings:
-        if name in _OF_FORKS:
-            if settings[name] is None:
-                continue
-            raise ConfigError(f"{name}: is a setting of another package; remove it, and set {_OF_FORKS[name]}")
-        if not isinstance(name, str) or not name.startswith(PREFIX) or name in known.values():
+        if not isinstance(name, str) or not name.startswith(PREFIX) or name in known.values() or name in _OF_FORKS:
             continue
         nearest = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
         advice = f"; did you mean {known[nearest[0]]}?" if nearest else "."

@@ -30,6 +30,7 @@ from scrapy_redis.stats import RedisStatsCollector
 from scrapy_bloom.cli import console
 from scrapy_bloom.cli.target import WAY_TO_FILTER, CrawlTarget, Place, add_target_options
 from scrapy_bloom.codec import misread, order_of
+from scrapy_bloom.components import without_effect
 from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.inspection import first_request
@@ -169,6 +170,8 @@ def settings(crawl: Crawl) -> Findings:
         except BloomError as error:
             texts.append(str(error))
     yield from map(refused, dict.fromkeys(texts))
+    for text, instead in or_none(lambda: without_effect(given)) or () if crawl.leases else ():
+        yield advice(f"{text} has no effect under BloomScheduler", instead, "remove it")
     yield "no setting is refused"
 
 

@@ -148,6 +148,7 @@ STATES = {
     "a queue key": refused("SCHEDULER_QUEUE_KEY = '%(x)s'", SCHEDULER_QUEUE_KEY="%(x)s"),
     "a key": refused("may have %(spider)s", others=("scheduler",), SCHEDULER=SCRAPYS, SCHEDULER_DUPEFILTER_KEY="%(x)s"),
     "a start key": refused("REDIS_START_URLS_KEY = '%(x)s'", "fed", ("dead letters",), REDIS_START_URLS_KEY="%(x)s"),
+    "a setting without effect": mistake("settings", "advice", "JOBDIR = 'job' has no effect", JOBDIR="job"),
     "scrapy-redis's filter": mistake("dupefilter", "loss", "500 to ADDONS", DUPEFILTER_CLASS=STOCK),
     "a filter by custom_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "foreign"),
     "a filter by update_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "late", **ADDON),

@@ -13,6 +13,7 @@ from scrapy_bloom import report as stats
 from scrapy_bloom.cli.bloom import _HELP, ACTIONS, module_of
 from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.cli.doctor import CHECKS, name_of
+from scrapy_bloom.components import WITHOUT_EFFECT
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.settings import _OF_FORKS, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
@@ -57,6 +58,12 @@ def test_settings_of_forks() -> None:
     rows = table("docs/from-bloomfilter.md", "Settings")
     found = {name.strip("` "): re.findall(word, instead) for names, instead in rows for name in names.split(",")}
     assert found == {name: re.findall(word, advice) for name, advice in _OF_FORKS.items()}
+
+
+def test_settings_without_effect() -> None:
+    """Each ignored setting of another scheduler has its row."""
+    rows = table("docs/settings.md", "Settings without effect")
+    assert sorted(name.strip("` ") for names, _ in rows for name in names.split(",")) == sorted(WITHOUT_EFFECT)
 
 
 @pytest.mark.parametrize("page", [*EVERY_PAGE, "../README.zh-CN.md", "../CHANGELOG.md"])

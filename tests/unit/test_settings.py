@@ -86,6 +86,8 @@ def test_unknown_name(setting: str) -> None:
         ("SCHEDULER_DUPEFILTER_EXPIRE_TIME", 86_400, "BLOOMFILTER_TTL"),
         ("REDIS_SENTINEL_NODES", [("host", 26379)], "REDIS_URL = 'redis+sentinel://"),
         ("REDIS_CLUSTER_NODES", [{"host": "node"}], "REDIS_URL = 'redis+cluster://"),
+        ("REDIS_SENTINEL_PARAMS", {"service_name": "crawl"}, "REDIS_URL = 'redis+sentinel://"),
+        *((f"REDIS_CLUSTER_{name}", "node", "REDIS_URL = 'redis+cluster://") for name in ("HOST", "PORT", "PARAMS")),
         ("REDIS_CLUSTER_URL", "redis://node:7001", "REDIS_URL = 'redis+cluster://"),
         ("SCHEDULER_DUPEFILTER_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
         ("REDIS_BLOOM_CAPACITY", 30, "BLOOMFILTER_CAPACITY"),
