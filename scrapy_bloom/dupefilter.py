@@ -21,7 +21,7 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, in_bytes, plain_or
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
-from scrapy_bloom.report import CrawlReporter, warn_of_deleted_requests
+from scrapy_bloom.report import CrawlReporter, warn_about_memory, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.text import get_logger
@@ -197,10 +197,11 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             key = choose_key(server).require_keeping()
             self = cls.unopened(settings, key.name, crawler, server)
             self.persist, self._is_shared = key.persists, key.is_shared
+            warn_about_memory(server, key.name, self.parameters())
             bloom = self._filter = self._open(flush=key.begins_anew)
             collector = crawler.stats if crawler else None
             self.report = CrawlReporter(self.key, bloom.counters, bloom.info, collector, self._runtime.monotonic)
-            self.report.begin(self.server, config.ttl, is_shared=key.is_shared)
+            self.report.begin(is_shared=key.is_shared)
         except BaseException:
             disconnect(server)
             raise

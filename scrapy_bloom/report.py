@@ -4,6 +4,7 @@ A failing stats collector or log handler never loses a request.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from scrapy.statscollectors import StatsCollector
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.info import Counters, FilterInfo
+from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import DeadWorker, News, Received
 from scrapy_bloom.queue.worker import MAX_STARTS
@@ -82,6 +84,11 @@ _STARTS_LOST = (
     f"{MAX_STARTS:,} that a worker remembers" + _START_OVER
 )
 _LOSSES = "gone", "new"
+# The fields of INFO that limit the memory.
+_LIMITS = (
+    ("maxmemory", "but the server's maxmemory is", "raise it"),
+    ("total_system_memory", "but its machine has", "use a larger one"),
+)
 
 
 def call_safely(call: Callable[..., object], *arguments: Any, **options: Any) -> bool:
@@ -121,12 +128,10 @@ class CrawlReporter:
         self._dropped = self._unpublished = 0
         self._next_update = 0.0
 
-    def begin(self, server: Any, ttl: float | None, *, is_shared: bool = False) -> bool:
-        """Log the opened filter, and warn of a server that may evict it.
+    def begin(self, *, is_shared: bool = False) -> bool:
+        """Log the opened filter.
 
         Args:
-            server: a Redis client.
-            ttl: the filter's TTL in seconds.
             is_shared: other spiders use the filter, too.
 
         Returns:
@@ -136,7 +141,6 @@ class CrawlReporter:
         if info is None:
             return False
         self._show_fill(info)
-        warn_about_memory_policy(server, self._key, info.memory_bytes, expires=bool(ttl))
         if is_shared:
             logger.info(
                 "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it",
@@ -244,29 +248,36 @@ class CrawlReporter:
                 call_safely(self._collector.set_value, _PREFIX + field, getattr(source, field))
 
 
-def warn_about_memory_policy(server: Any, key: str, memory_bytes: int, *, expires: bool = False) -> None:
-    """Warn if the filter exceeds the server's maxmemory, or if the server may evict it.
+def warn_about_memory(server: Any, key: str, parameters: FilterParameters, partitions: int = 1) -> None:
+    """Warn if a filter has no room in the memory of its server, or if the server may evict it.
+
+    To be called before the filter is made: its first layer is allocated at once.
 
     Args:
         server: a Redis client. Managed servers may deny INFO, and are not checked then.
         key: the filter's key.
-        memory_bytes: the filter's size.
-        expires: whether the filter has a TTL, and volatile-* policies may evict it.
+        parameters: those of the filter, or of each partition.
+        partitions: their number.
     """
     nodes = [{"target_nodes": node} for node in server.get_primaries()] if is_cluster(server) else [{}]
     try:
         infos = [server.info(**node) for node in nodes]
     except FAULTS:
         return
-    limit = min((int(info.get("maxmemory", 0)) for info in infos), default=0)
-    if limit and memory_bytes > limit:
-        logger.warning(
-            "The filter at %r takes %s bytes, but the server's maxmemory is %s bytes; raise it, or set a smaller "
-            "BLOOMFILTER_CAPACITY",
-            key,
-            f"{memory_bytes:,}",
-            f"{limit:,}",
-        )
+    needed = parameters.sizes()[0].memory_bytes * math.ceil(partitions / len(infos))
+    for name, has, action in _LIMITS:
+        limit = min(int(info.get(name, 0)) for info in infos)
+        if limit and needed > limit:
+            logger.warning(
+                "The filter at %r takes %s bytes, %s %s bytes; %s, or set a smaller BLOOMFILTER_CAPACITY",
+                key,
+                f"{needed:,}",
+                has,
+                f"{limit:,}",
+                action,
+            )
+            break
+    expires = bool(parameters.ttl)
     evicting = [policy(info) for info in infos if evicts(info, expires=expires)]
     if evicting:
         logger.warning(

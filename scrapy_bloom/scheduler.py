@@ -55,6 +55,7 @@ from scrapy_bloom.report import (
     CrawlReporter,
     QueueReport,
     call_safely,
+    warn_about_memory,
 )
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, path_of, read_flag
@@ -350,9 +351,10 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         # Before joining: if its reply is lost, `close` has to leave.
         self._has_opened = True
         worker = self._worker
+        warn_about_memory(self.server, self._filter_key, self._parameters, self._config.partitions)
         self._work_off()
         self._heartbeat.start()
-        begin = partial(self._report.begin, self.server, self._config.ttl, is_shared=self._is_shared)
+        begin = partial(self._report.begin, is_shared=self._is_shared)
         while not self._retry(begin):  # another worker has started over since this one joined
             for line in worker.queues:
                 line.expire()

@@ -1,6 +1,7 @@
 """The connections of a crawl: their ends, warnings about their server, and each kind of server that a URL can name."""
 
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +12,9 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy_redis.scheduler import Scheduler
 
-from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
-from scrapy_bloom.report import warn_about_memory_policy
+from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, RefusedError, WrongTypeError
+from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.report import warn_about_memory
 from tests.support import kinds
 from tests.support.in_process import crawl_settings, end, start
 from tests.support.kinds import Place
@@ -81,6 +83,7 @@ def test_end_under_another_scheduler(opened: Opened, watching: redis.Redis, key:
 
 
 LIMIT = 64 * 1024 * 1024
+PARAMETERS, HUGE = FilterParameters(10_000_000, 1e-6), FilterParameters(1_000_000_000, 1e-6)
 EVICTING = ["allkeys-lru", "allkeys-lfu", "allkeys-random"]
 KEEPING = ["noeviction", "volatile-lru", "volatile-ttl"]
 
@@ -103,18 +106,41 @@ def test_filter_and_maxmemory(
     limited: Server, key: str, options: dict[str, bool | int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A filter larger than `maxmemory` is warned about once, with both sizes; one that is as large is not."""
+    size = PARAMETERS.sizes()[0].memory_bytes
     with limited.client(**options) as client:
-        for excess in (0, 1):
-            warn_about_memory_policy(client, key, LIMIT + excess)
+        for limit in (size, size - 1):
+            client.config_set("maxmemory", limit)
+            warn_about_memory(client, key, PARAMETERS)
+        client.config_set("maxmemory", LIMIT)
     (warning,) = advised(caplog)
-    assert all(part in warning for part in (repr(key), "maxmemory", str(LIMIT), str(LIMIT + 1)))
+    assert all(part in warning for part in (repr(key), "maxmemory", str(size), str(size - 1)))
+
+
+def test_filter_and_machine(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A filter larger than the machine of its server is warned about, also in partitions, and so before it is made."""
+    total = int(client.info("memory")["total_system_memory"])
+    many = math.ceil(2 * total / HUGE.sizes()[0].memory_bytes)
+    warn_about_memory(client, key, HUGE, many)
+    (warning,) = advised(caplog)
+    assert all(part in warning for part in (repr(key), "its machine has", str(total), "BLOOMFILTER_CAPACITY"))
+
+
+def test_warning_before_the_filter_is_made(limited: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """BloomScheduler warns before it allocates the first layer, which the server refuses or the machine cannot hold."""
+    crawler = start({**crawl_settings(limited.url, key), "BLOOMFILTER_CAPACITY": 10**8})
+    scheduler = BloomScheduler.from_crawler(crawler)
+    with pytest.raises(RefusedError, match="raise the server's maxmemory"):
+        scheduler.open(crawler.spider)
+    scheduler.close("shutdown")
+    (warning,) = advised(caplog)
+    assert "the server's maxmemory is" in warning
 
 
 def test_no_limit(client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture) -> None:
     """A server without a memory limit evicts no keys under any policy."""
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        warn_about_memory_policy(client, key, 1 << 50)
+        warn_about_memory(client, key, PARAMETERS)
     finally:
         client.config_set("maxmemory-policy", "noeviction")
     assert advised(caplog) == []
@@ -145,7 +171,7 @@ def test_server_that_denies_info(limited: Server, key: str, caplog: pytest.LogCa
     with limited.client(username=key, password="x") as user:  # noqa: S106  # of this test's own user
         with pytest.raises(redis.exceptions.NoPermissionError):
             user.info("memory")
-        warn_about_memory_policy(user, key, LIMIT + 1)
+        warn_about_memory(user, key, HUGE, 10_000)
     assert advised(caplog) == []
 
 
