@@ -69,7 +69,8 @@ class UnavailableError(BloomError):
         self.cause = cause
         super().__init__(
             f"retry_timeout (BLOOMFILTER_RETRY_TIMEOUT) = {timeout:g}: Redis was unreachable for longer ({cause}); "
-            "check its address (REDIS_URL), restart Redis, or set a longer time"
+            "check its address (REDIS_URL), restart Redis, or set a longer time. If Redis is up, a proxy may close the "
+            "connection at a command: run `scrapy bloom doctor`"
         )
 
     def __reduce__(self) -> tuple[type["UnavailableError"], tuple[float, str]]:

@@ -62,8 +62,29 @@ _NODES = (
     "allow CLUSTER SLOTS and COMMAND, which find the nodes of the cluster, to the user of the client (REDIS_URL or "
     "REDIS_PARAMS)"
 )
+_COMMAND = (
+    "the server, or a proxy before it, does not execute this command: use another one; `scrapy bloom doctor` tries all "
+    "commands of a crawl, among them Lua scripts by EVAL and EVALSHA"
+)
+_KEYS = (
+    "the server refuses scripts that compute the names of keys, as those of a crawl do: allow it (Dragonfly: "
+    "--default_lua_flags=allow-undeclared-keys, Alibaba Cloud: script_check_enable 0), or use another server"
+)
+_SLOTS = (
+    "the server is a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS; behind a proxy, set "
+    "SCHEDULER_DUPEFILTER_KEY = '{%(spider)s:requests}:dupefilter'"
+)
+_SIZE = "set a smaller BLOOMFILTER_BATCH_SIZE, or let the server take larger requests"
 _WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 UNKNOWN = "see the error"
+
+# Errors of proxies while their server is away: of Envoy, twemproxy, which passes on those of its system, Predixy and
+# Codis; and Upstash's of too many clients. The tests have the sources.
+_AWAY = (
+    "no upstream host|upstream failure|Connection (?:refused|timed out|reset by peer)|Broken pipe|No route to host|"
+    "no server (?:connection )?avaliable|server connection close|deliver request fail|backend conn reset|"
+    "max concurrent connections exceeded"
+)
 
 # User and password of a URL, up to its last @: a password may contain an unquoted @.
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
@@ -77,6 +98,11 @@ def _is(*kinds: type[Exception]) -> Matches:
 
 def _says(*parts: str) -> Matches:
     return lambda _, text: all(part in text for part in parts)
+
+
+def _has(pattern: str) -> Matches:
+    words = re.compile(pattern, re.IGNORECASE)
+    return lambda _, text: words.search(text) is not None
 
 
 def _carries(*codes: str) -> Matches:
@@ -112,6 +138,12 @@ _CASES: tuple[tuple[Matches, str | None], ...] = (
     (_is(exceptions.AskError), _CLUSTER),
     (_says("SELECT is not allowed in cluster mode"), _CLUSTER),
     (_says("cluster support disabled"), _SINGLE),
+    (_has(_AWAY), None),
+    (_has("undeclared key|bad lua script for redis cluster"), _KEYS),
+    (_has("same slot"), _SLOTS),
+    (_says("max request size exceeded"), _SIZE),
+    (_has("out of memory|capacity quota exceeded"), _MEMORY),
+    (_has("un(?:known|supported)(?: redis)? command|is not allowed|not support"), _COMMAND),
 )
 
 

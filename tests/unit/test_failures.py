@@ -14,6 +14,7 @@ from scrapy_bloom.transport.failures import advice_for, decisive, describe, is_f
 LOGIN, PERMISSION, NODES = failures._LOGIN, failures._PERMISSION, failures._NODES
 MEMORY, PROTOCOL, WRONG_TYPE = failures._MEMORY, failures._OLD_SERVER, failures._WRONG_TYPE
 CLUSTER, SINGLE = failures._CLUSTER, failures._SINGLE
+COMMAND, KEYS, SLOTS, SIZE = failures._COMMAND, failures._KEYS, failures._SLOTS, failures._SIZE
 WAIT = None
 # Whether an error excludes that the command was executed, and whether a replica raised it.
 DOUBT, REFUSED, REPLICA = (False, False), (True, False), (True, True)
@@ -31,7 +32,48 @@ IN_SCRIPT = "script: 9282fe9cd1ad17b421df71a1d74837df7d50241a, on @user_script:1
 OLD_SCRIPT = (
     "Error running script (call to f_9282fe9cd1ad17b421df71a1d74837df7d50241a): @user_script:1: @user_script: 1:"
 )
+SHOULD = "should be passed using the KEYS array"
 DISCARDED = "Transaction discarded because of:"
+
+# Those of other servers, of proxies and of managed services, each behind its source.
+OF_OTHERS: list[tuple[str | None, Exception]] = [
+    # Envoy, source/extensions/filters/network/redis_proxy/command_splitter_impl.cc and .h.
+    (WAIT, exceptions.ResponseError("no upstream host")),
+    (WAIT, exceptions.ResponseError("upstream failure")),
+    (COMMAND, exceptions.ResponseError("unsupported command 'EVALSHA'")),
+    # twemproxy, src/nc_message.c: "-ERR" and strerror(); it closes the connection at unknown commands.
+    (WAIT, exceptions.ResponseError("Connection refused")),
+    (WAIT, exceptions.ResponseError("Connection timed out")),
+    (WAIT, exceptions.ResponseError("No route to host")),
+    # Predixy, src/Response.cpp, with its spelling.
+    (WAIT, exceptions.ResponseError("no server avaliable")),
+    (WAIT, exceptions.ResponseError("no server connection avaliable")),
+    (WAIT, exceptions.ResponseError("server connection close")),
+    (WAIT, exceptions.ResponseError("deliver request fail")),
+    (COMMAND, exceptions.ResponseError("unknown command")),
+    # Codis, pkg/proxy/backend.go and session.go.
+    (WAIT, exceptions.ResponseError("handle response, backend conn reset")),
+    (COMMAND, exceptions.ResponseError("command 'EVALSHA' is not allowed")),
+    # Redis with rename-command, Azure and Memorystore, which block commands in this way; and within a script.
+    (COMMAND, exceptions.ResponseError("unknown command 'EVAL', with args beginning with: 'return 0'")),
+    (COMMAND, exceptions.ResponseError(f"Unknown Redis command called from script {IN_SCRIPT}")),
+    (COMMAND, exceptions.ResponseError(f"This Redis command is not allowed from script {IN_SCRIPT}")),
+    # Dragonfly, src/facade/error.h; the key: https://github.com/dragonflydb/dragonfly/issues/3962.
+    (KEYS, exceptions.ResponseError(f"{OLD_SCRIPT} script tried accessing undeclared key, key: {{news}}:leases:1")),
+    (MEMORY, exceptions.ResponseError("Out of memory")),
+    # Alibaba Cloud, https://help.aliyun.com/document_detail/92942.html.
+    (KEYS, exceptions.ResponseError(f"bad lua script for redis cluster, all the keys that the script uses {SHOULD}")),
+    (SLOTS, exceptions.ResponseError("eval/evalsha command keys must be in same slot")),
+    (COMMAND, exceptions.ResponseError("command eval not support for normal user")),
+    # Clusters that are used as a server, and Redis Software.
+    (SLOTS, exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot")),
+    # ElastiCache Serverless, https://github.com/redisson/redisson/issues/6463.
+    (SLOTS, exceptions.ResponseError(f"Script attempted to access keys that do not hash to the same slot {IN_SCRIPT}")),
+    # Upstash, https://upstash.com/docs/redis/troubleshooting.
+    (SIZE, exceptions.ResponseError("max request size exceeded")),
+    (MEMORY, exceptions.ResponseError("DB capacity quota exceeded")),
+    (WAIT, exceptions.ResponseError("max concurrent connections exceeded")),
+]
 
 CASES: list[tuple[str | None, tuple[bool, bool], Exception]] = [
     # Both are ConnectionErrors, which are waited for further down.
@@ -86,11 +128,11 @@ CASES: list[tuple[str | None, tuple[bool, bool], Exception]] = [
     (CLUSTER, DOUBT, exceptions.AskError("866 127.0.0.1:7001")),
     (CLUSTER, DOUBT, exceptions.ResponseError("SELECT is not allowed in cluster mode")),
     (SINGLE, DOUBT, exceptions.ResponseError("This instance has cluster support disabled")),
+    *((advice, DOUBT, error) for advice, error in OF_OTHERS),
 ]
 UNKNOWN: list[Exception] = [
     exceptions.ResponseError("ERR value is not an integer or out of range"),
-    # Only HELLO means the protocol, and only as an unknown command.
-    exceptions.ResponseError("unknown command 'EVAL'"),
+    # Only as an unknown command it means the protocol.
     exceptions.ResponseError("HELLO"),
     # Codes that others begin with.
     exceptions.ResponseError("BUSYKEY Target key name already exists."),
