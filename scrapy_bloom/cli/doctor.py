@@ -41,7 +41,15 @@ from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, load_sett
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
-from scrapy_bloom.transport.failures import FAULTS, FILTER_COMMANDS, QUEUE_COMMANDS, describe
+from scrapy_bloom.transport.failures import (
+    FAULTS,
+    FILTER_COMMANDS,
+    QUEUE_COMMANDS,
+    START_COMMANDS,
+    UNKNOWN,
+    advice_for,
+    describe,
+)
 from scrapy_bloom.transport.scripts import FILTER, Script
 
 T = TypeVar("T")
@@ -120,6 +128,17 @@ class Crawl:
                 found = or_none(part.read_filter)
                 if parameters := found.parameters if found else or_none(self.target.parameters):
                     yield parameters, found is None or found.is_empty
+
+    @property
+    def starts(self) -> list[tuple[str, tuple[str, ...], str]]:
+        """The key of the start data, the commands of its type, and the queue, if a spider is fed."""
+        key = (
+            or_none(lambda: start_key_of(self.settings, self.target.spider))
+            if self.is_fed and self.partitions
+            else None
+        )
+        given = (kind for kind in ("set", "zset") if self.settings.getbool(f"REDIS_START_URLS_AS_{kind.upper()}"))
+        return [(key, START_COMMANDS[next(given, "list")], str(self.partitions[0].queue))] if key else []
 
     def show(self, setting: str) -> str:
         """Return a setting with its value."""
@@ -251,27 +270,39 @@ def permissions(crawl: Crawl) -> Findings:
     """Execute a script, which tries all commands of a crawl and changes nothing."""
     client = crawl.target.client
     user = client.get_connection_kwargs().get("username") or "default"
-    tried = [(part.key, FILTER_COMMANDS) for part in crawl.partitions] or [("scrapy-bloom", FILTER_COMMANDS)]
-    for key, commands in tried + [(part.queue, QUEUE_COMMANDS) for part in crawl.partitions if part.queue]:
+    parts, is_refused = crawl.partitions, False
+    tried = [(part.key, FILTER_COMMANDS, part.key) for part in parts] or [
+        ("scrapy-bloom", FILTER_COMMANDS, "scrapy-bloom")
+    ]
+    tried += [(part.queue, QUEUE_COMMANDS, part.queue) for part in parts if part.queue]
+    for key, commands, place in [*tried, *crawl.starts]:
+        if is_refused and key != place:  # start data need the rights of a queue, too
+            return
         denied, unknown = list[bytes](), list[bytes]()
         words = [each for each in commands if not each.startswith("EVAL")]
         try:
-            client.eval("return 0", 1, key)  # the next one may be cached
-            denied, unknown = _TRIAL.call(client, [f"{tagged(key)}:doctor-{token_hex(8)}"], words)
+            client.eval("return 0", 1, place)  # the next one may be cached
+            denied, unknown = _TRIAL.call(client, [f"{tagged(place)}:doctor-{token_hex(8)}"], words)
+            client.type(key)
         except exceptions.NoPermissionError as error:
             denied = [describe(error).encode()]
         except FAULTS as error:
             client.type(key)  # in an outage this fails as well; a proxy may close the connection at a script
             action = "use a server, and a proxy, that execute Lua scripts: EVAL and EVALSHA"
-            yield refused(f"the server refuses scripts: {describe(error)}", action)
+            known = advice_for(error)
+            yield refused(
+                f"the server refuses scripts: {describe(error)}", action if known in (None, UNKNOWN) else known
+            )
             return
         if denied:
-            rule = f"~{key} ~{tagged(key)}:* +eval +evalsha {' '.join(f'+{each.lower()}' for each in words)}"
+            rights = " ".join(f"+{each.lower()}" for each in words)
+            rule = f"~{key} ~{tagged(key)}:* +eval +evalsha {rights}" if key == place else f"~{key} {rights}"
             text = f"the user {user!r} lacks permissions: {', '.join(map(as_text, denied))}"
             yield refused(text, f"as an admin, run ACL SETUSER {user} {rule}")
         if unknown:
             text = f"the server does not know {', '.join(map(as_text, unknown))}"
             yield refused(text, "use Redis 6.2 or newer, or Valkey")
+        is_refused = is_refused or bool(denied or unknown)
     yield f"scripts run, and the user {user!r} has all permissions of a crawl"
 
 

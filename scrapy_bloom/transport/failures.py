@@ -42,6 +42,8 @@ _OF_QUEUE = (
     "ZREM, ZSCORE, ZUNIONSTORE"
 )
 FILTER_COMMANDS, QUEUE_COMMANDS = tuple(_OF_FILTER.split(", ")), tuple(_OF_QUEUE.split(", "))
+# Further commands on a key of start data, by its type.
+START_COMMANDS = {"list": ("LPOP", "LPUSH"), "set": ("SPOP", "SADD"), "zset": ("ZPOPMAX", "ZADD")}
 
 _LOGIN = "check the user name and the password of the client (REDIS_URL or REDIS_PARAMS)"
 _PERMISSION = (

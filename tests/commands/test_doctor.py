@@ -13,7 +13,7 @@ from scrapy_bloom import BloomFilter, serializer
 from scrapy_bloom.cli import doctor
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import Outcome
-from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS, START_COMMANDS
 from tests.support import command, proxy
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.documentation import tables
@@ -317,6 +317,9 @@ def test_commands_of_the_scripts() -> None:
     of_filter, of_queue = (called_by(scripts) | sent for scripts, sent in zip((FILTER, QUEUE), SENT, strict=True))
     assert {*FILTER_COMMANDS} == of_filter
     assert {*QUEUE_COMMANDS} == of_queue - of_filter - OF_STARTS
+    pops = re.search(r"local pop = .*", (Path(doctor.__file__).parents[1] / "lua" / "sync.lua").read_text())
+    of_starts = {*re.findall(r"'([A-Z]+)'", pops[0] if pops else ""), *OF_STARTS, "ZADD"}
+    assert {each for commands in START_COMMANDS.values() for each in commands} == of_starts
 
 
 PLACE = ("--key", "shop:dupefilter", "--queue", "shop:requests")
@@ -343,6 +346,33 @@ def test_permissions(missing: str, own: Server, mine: Any, capsys: pytest.Captur
     assert rules
     assert command.call("doctor", *PLACE, "--redis-url", url) == 0
     assert "has all permissions of a crawl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "pop", "push"), [("list", "lpop", "lpush"), ("set", "spop", "sadd"), ("zset", "zpopmax", "zadd")]
+)
+@pytest.mark.parametrize("missing", ["the key", "pop", "push", None])
+def test_permissions_for_start_data(
+    kind: str, pop: str, push: str, missing: str | None, *, own: Server, mine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a spider is fed, each missing right to its start data is found, and the suggested rule grants it."""
+    starts = {"the key": "~fed:starts", "pop": f"+{pop}", "push": f"+{push}"}
+    given = [right for name, right in starts.items() if name != missing]
+    keys = [each.replace("shop", "fed") for each in KEYS]
+    mine.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *keys, *RIGHTS, *given)
+    url = own.url.replace("//", "//worker:secret@")
+    settings = {**OURS, "REDIS_START_URLS_KEY": "fed:starts", f"REDIS_START_URLS_AS_{kind.upper()}": True}
+    told = examine(url, capsys, "fed", **settings)[1]["permissions"]
+    assert mine.keys("*fed*") == []
+    if missing is None or starts[missing] in RIGHTS:
+        assert told.level == "ok"
+        return
+    assert told.level == "loss"
+    assert "secret" not in str(told)
+    (rule,) = re.findall(r"run ACL SETUSER worker (.*)", told.advice)
+    assert set(rule.split()) == set(starts.values())
+    mine.execute_command("ACL", "SETUSER", "worker", *rule.split())
+    assert examine(url, capsys, "fed", **settings)[1]["permissions"].level == "ok"
 
 
 class RefusingProxy(proxy.TcpProxy):
