@@ -76,7 +76,7 @@ _SLOTS = (
     "the server is a cluster: begin REDIS_URL with redis+cluster://, or rediss+cluster:// for TLS; behind a proxy, set "
     "SCHEDULER_DUPEFILTER_KEY = '{%(spider)s:requests}:dupefilter'"
 )
-_SIZE = "set a smaller BLOOMFILTER_BATCH_SIZE, or let the server take larger requests"
+_SIZE = "let the server take commands of 2 MB and more, or store less in the body, meta and cb_kwargs of requests"
 _WRONG_TYPE = "a key holds data of another type: use other keys (SCHEDULER_DUPEFILTER_KEY, SCHEDULER_QUEUE_KEY)"
 UNKNOWN = "see the error"
 
