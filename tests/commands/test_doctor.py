@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from lupa.lua51 import LuaRuntime
 
 from scrapy_bloom import BloomFilter, serializer
 from scrapy_bloom.cli import doctor
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import Outcome
 from scrapy_bloom.transport.failures import FILTER_COMMANDS, QUEUE_COMMANDS, START_COMMANDS
+from scrapy_bloom.transport.scripts import Script
 from tests.support import command, proxy
 from tests.support.clusters import cluster_client, running_cluster
 from tests.support.documentation import tables
@@ -401,6 +403,20 @@ def test_scripts_refused(words: str, own: Server, capsys: pytest.CaptureFixture[
         code, found = examine(between.url, capsys, "shop", **OURS)
     assert (code, wrong(found)) == (1, {"permissions": "loss"})
     assert "the server refuses scripts" in found["permissions"].text
+
+
+def test_computed_keys_refused() -> None:
+    """The script that tries commands fails on a server that allows the keys of its call alone, as Dragonfly does.
+
+    There is no such server here: its answer is made in Lua.
+    """
+    lua = LuaRuntime()
+    run = lua.eval(
+        "function(text) KEYS, ARGV = {'shop'}, {'TYPE'}; redis = {pcall = function(_, key) return"
+        " {err = key and key ~= 'shop' and 'ERR script tried accessing undeclared key' or"
+        " 'ERR wrong number of arguments'} end}; return loadstring(text)() end"
+    )
+    assert run(Script("trial").text)["err"] == "ERR script tried accessing undeclared key"
 
 
 @pytest.mark.parametrize("missing", ["hincrby", "getrange", "zadd"])
