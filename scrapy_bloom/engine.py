@@ -10,6 +10,7 @@ import gc
 import logging
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from functools import wraps
@@ -55,6 +56,8 @@ _STATS: dict[str, Callable[..., Any]] = {
 _CACHED = "_cached_"
 # A failed stats collector rests for so many times as long as it took to fail.
 _REST = 10
+# Its methods call each other. But redis-py logs each connection, and Scrapy counts that line by a further call.
+_DEPTH = 2
 
 # Scrapy's error text for a callback that the spider lacks.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
@@ -125,28 +128,27 @@ def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
     if type(stats).__module__ == StatsCollector.__module__:
         return
     setting = f"STATS_CLASS = '{type(stats).__module__}.{type(stats).__qualname__}'"
-    if bound_clients(stats):
-        logger.warning(
-            "%s: calls Redis for each stat of a page, which blocks the crawl, and misses the stats of an outage. "
-            "Remove it: `scrapy bloom info --json` has the crawl's numbers",
-            setting,
-        )
-    resume, complaints = 0.0, LimitedWarnings(logger)
-    text = "%s: failed (%s). Its stats are incomplete, and no page is lost"
+    resume, complaints, active = 0.0, LimitedWarnings(logger), threading.local()
 
     def guarded(call: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def call_or_skip(*arguments: Any, **options: Any) -> Any:
             nonlocal resume
-            begin = runtime.monotonic()
-            if begin >= resume:
-                try:
-                    return call(*arguments, **options)
-                except Exception as error:  # any error of another package
-                    now = runtime.monotonic()
-                    resume = now + _REST * (now - begin)
-                    complaints.warn(text, setting, describe(error))
-            return instead(*arguments, **options)
+            begin, depth = runtime.monotonic(), getattr(active, "depth", 0)
+            if begin < resume or depth > _DEPTH:
+                return instead(*arguments, **options)
+            active.depth = depth + 1
+            try:
+                return call(*arguments, **options)
+            except Exception as error:  # any error of another package
+                now = runtime.monotonic()
+                resume = now + _REST * (now - begin)
+                complaints.warn(
+                    "%s: failed (%s). Its stats are incomplete, and no page is lost", setting, describe(error)
+                )
+                return instead(*arguments, **options)
+            finally:
+                active.depth = depth
 
         return call_or_skip
 
@@ -154,6 +156,12 @@ def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
         call = object.__getattribute__(stats, name)
         vars(stats).pop(_CACHED + name, None)
         setattr(stats, name, guarded(call, _STATS[name]))
+    if bound_clients(stats):
+        logger.warning(
+            "%s: calls Redis for each stat of a page, which blocks the crawl, and misses the stats of an outage. "
+            "Remove it: `scrapy bloom info --json` has the crawl's numbers",
+            setting,
+        )
 
 
 class EngineWakeup:

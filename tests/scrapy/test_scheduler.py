@@ -251,8 +251,8 @@ def test_settings_without_effect(opened: Opened, caplog: pytest.LogCaptureFixtur
     """A project that sets another scheduler's setting is told that it has no effect; Scrapy's defaults are no such."""
     opened()
     assert "no effect" not in caplog.text
-    opened(SCHEDULER_IDLE_BEFORE_CLOSE=10, SCHEDULER_PRIORITY_QUEUE="scrapy.pqueues.ScrapyPriorityQueue")
-    for name in ("SCHEDULER_IDLE_BEFORE_CLOSE = 10", "SCHEDULER_PRIORITY_QUEUE = 'scrapy.pqueues.ScrapyPriorityQueue'"):
+    opened(SCHEDULER_IDLE_BEFORE_CLOSE=10, SCHEDULER_PRIORITY_QUEUE="queues.Own")
+    for name in ("SCHEDULER_IDLE_BEFORE_CLOSE = 10", "SCHEDULER_PRIORITY_QUEUE = 'queues.Own'"):
         assert f"{name} has no effect under BloomScheduler" in caplog.text
 
 
