@@ -13,6 +13,7 @@ _MODULES = {
     "scheduler": ("BloomScheduler",),
     "spiders": ("RedisCrawlSpider", "RedisSpider"),
     "transport.connect": ("FromSentinel",),
+    "unique_items": ("UniqueItemsPipeline",),
 }
 
 if TYPE_CHECKING:  # the public names again, as type checkers read them
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # the public names again, as type checkers read them
     from scrapy_bloom.spiders import RedisCrawlSpider as RedisCrawlSpider
     from scrapy_bloom.spiders import RedisSpider as RedisSpider
     from scrapy_bloom.transport.connect import FromSentinel as FromSentinel
+    from scrapy_bloom.unique_items import UniqueItemsPipeline as UniqueItemsPipeline
 else:  # a type checker would accept any name
     __all__ = [name for names in _MODULES.values() for name in names]
 

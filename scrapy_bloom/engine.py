@@ -11,9 +11,11 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from functools import wraps
+from collections import deque
+from copy import copy
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,13 +23,14 @@ from typing import Any
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
+from scrapy.pipelines import ItemPipelineManager
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.statscollectors import StatsCollector
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.trackref import live_refs
 from twisted.python.failure import Failure
 
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.text import LimitedWarnings, get_logger
 from scrapy_bloom.transport.connect import bound_clients
@@ -43,6 +46,8 @@ UNUSABLE = "bloomfilter_error"
 FINGERPRINTED_META = ("verbatim_url",)
 # Scrapy 2.14 and newer: the engine's coroutine method that ends a crawl; 2.13 has `close_spider` only.
 _CLOSE_SPIDER_ASYNC = "close_spider_async"
+# Scrapy 2.14 and newer: the coroutine method by which item pipelines process an item; 2.13 has `process_item` only.
+_PROCESS_ITEM_ASYNC = "process_item_async"
 # Scrapy 2.19 and newer: the error of `Crawler.engine` before the engine exists; older versions return None.
 _NO_ENGINE_ERROR = RuntimeError
 
@@ -283,6 +288,30 @@ def item_pipelines(crawler: Crawler) -> Collection[Any]:
     """Return the crawl's item pipelines, or none before they exist."""
     scraper = getattr(_engine(crawler), "scraper", None)
     return () if scraper is None else scraper.itemproc.middlewares
+
+
+def take_pipelines_behind(crawler: Crawler, pipeline: Any) -> Callable[[Any], Awaitable[Any]]:
+    """Take the item pipelines behind one from the engine; return the function by which these process an item.
+
+    Signals do not tell what becomes of an item: theirs is another object if a pipeline replaces the item.
+
+    Raises:
+        ConfigError: ITEM_PROCESSOR calls the pipelines in its own way.
+    """
+    manager: Any = _engine(crawler).scraper.itemproc
+    if not isinstance(manager, ItemPipelineManager):
+        kind = type(manager)
+        raise ConfigError(
+            f"ITEM_PROCESSOR = '{kind.__module__}.{kind.__qualname__}': {type(pipeline).__qualname__} needs Scrapy's "
+            f"ItemPipelineManager or a subclass; remove the setting, or the pipeline"
+        )
+    until = manager.middlewares[: manager.middlewares.index(pipeline) + 1]
+    number, methods = sum(hasattr(each, "process_item") for each in until), [*manager.methods["process_item"]]
+    rest: Any = copy(manager)
+    rest.methods = {**manager.methods, "process_item": deque(methods[number:])}
+    manager.methods["process_item"] = deque(methods[:number])
+    process = getattr(rest, _PROCESS_ITEM_ASYNC, None)
+    return process or (lambda item: maybe_deferred_to_future(rest.process_item(item, crawler.spider)))
 
 
 def _engine(crawler: Crawler) -> Any:

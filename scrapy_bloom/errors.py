@@ -1,7 +1,10 @@
 """The errors of this package. Each text has the setting or key, the fact, and the action."""
 
 # An action of several errors.
-START_ANEW = "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True; a shared filter by `scrapy bloom clear`)"
+START_ANEW = (
+    "start anew with flush=True (SCHEDULER_FLUSH_ON_START = True; a filter of items or of several spiders by `scrapy "
+    "bloom clear`)"
+)
 
 
 class BloomError(Exception):

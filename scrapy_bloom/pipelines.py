@@ -1,8 +1,8 @@
-"""scrapy-redis's item pipeline, whose items wait for Redis: a page is acknowledged when its items are stored."""
+"""Item pipelines whose items wait for Redis; a page is acknowledged when its items are stored."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
@@ -31,9 +31,11 @@ _BATCH = 100
 # Seconds until items are sent again while Redis is unreachable.
 _PAUSE_SECONDS = 0.6
 _GIVEN_UP = (
-    "The crawl ends while Redis is unreachable, and this item is not stored. BloomScheduler keeps its page in the "
-    "queue, and the next crawl fetches the page; other schedulers do not"
+    "The crawl ends while an item waits for Redis or for an equal item, and this item is not stored. BloomScheduler "
+    "keeps its page in the queue, and the next crawl fetches the page; other schedulers do not"
 )
+
+T = TypeVar("T")
 
 
 class _Stored(Deferred[Any]):
@@ -51,7 +53,56 @@ class _Waiting(NamedTuple):
     stored: _Stored
 
 
-class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
+class WaitingPipeline:
+    """The calls of an item pipeline, which wait while Redis is unreachable, without blocking the reactor.
+
+    Attributes:
+        hold_pages: called before the end of a crawl whose items cannot be processed, so that `BloomScheduler`, which
+            sets it, keeps their pages.
+    """
+
+    _runtime: ClassVar[Runtime] = RUNTIME
+    hold_pages: Callable[[], object] = staticmethod(lambda: None)
+    _silent_since: float | None = None
+    _has_ended = False
+
+    @cached_property
+    def _breaker(self) -> CircuitBreaker:
+        return CircuitBreaker(self._runtime, "the item pipeline")
+
+    async def _attempt(self, crawler: Crawler, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which another thread calls. One call is made at a time.
+
+        Raises:
+            RedisUnreachableError: Redis was unreachable, and a pause is over: try again.
+            BloomError: Redis was unreachable until the end of the crawl, or has refused a command.
+        """
+        begin = self._runtime.monotonic()
+        try:
+            result = await self._runtime.in_thread(partial(self._breaker.call, work))
+        except RedisUnreachableError:
+            self._silent_since = begin if self._silent_since is None else self._silent_since
+            self._require_time(crawler, self._silent_since)
+            await self._runtime.pause(_PAUSE_SECONDS)
+            raise
+        self._silent_since = None
+        return result
+
+    def _require_time(self, crawler: Crawler, since: float) -> None:
+        """Give the item up if the crawl is ending, and the wait that began at `since` has lasted too long."""
+        if engine.is_closing(crawler) and self._runtime.monotonic() - since > LAST_TRY_SECONDS:
+            self.hold_pages()
+            raise BloomError(_GIVEN_UP) from None
+
+    def _end(self, crawler: Crawler, error: Exception) -> None:
+        """End the crawl, once."""
+        self.hold_pages()
+        if not self._has_ended:
+            self._has_ended = True
+            engine.end_crawl(crawler, error, self._runtime)
+
+
+class RedisPipeline(WaitingPipeline, pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
     """scrapy-redis's RedisPipeline, with items that wait while Redis is unreachable.
 
     Scrapy keeps a page in progress until its items are stored, so `BloomScheduler` acknowledges the page after them. An
@@ -80,20 +131,16 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
         >>> REDIS_URL = "redis://localhost:6379"
     """
 
-    _runtime: ClassVar[Runtime] = RUNTIME
     _crawler: Crawler | None = None
 
     def __init__(
         self, server: Any, key: str = defaults.PIPELINE_KEY, serialize_func: Any = pipelines.default_serialize
     ) -> None:
         super().__init__(disable_client_retries(require_usable(server)), key, serialize_func)
-        self.hold_pages: Callable[[], object] = lambda: None
-        self._breaker = CircuitBreaker(self._runtime, "the item pipeline")
         self._has_own_process = self._process_item != super()._process_item
         self._limit = self._size = 1 if self._has_own_process else _BATCH
         self._waiting: dict[Any, list[_Waiting]] = {}  # by key
-        self._is_storing = self._has_ended = False
-        self._silent_since: float | None = None
+        self._is_storing = False
 
     @classmethod
     @engine.reports_at_exit()
@@ -212,25 +259,19 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
             self._is_storing = False
 
     async def _store(self, key: Any, batch: list[_Waiting]) -> None:
-        begin, crawler = self._runtime.monotonic(), batch[0].spider.crawler
+        crawler = batch[0].spider.crawler
         try:
-            results = await self._runtime.in_thread(partial(self._breaker.call, partial(self._send, key, batch)))
+            results = await self._attempt(crawler, partial(self._send, key, batch))
         except RedisUnreachableError:
-            self._silent_since = begin if self._silent_since is None else self._silent_since
-            if engine.is_closing(crawler) and self._runtime.monotonic() - self._silent_since > LAST_TRY_SECONDS:
-                self.hold_pages()
-                _fail(batch, BloomError(_GIVEN_UP))
-                return
             # A smaller batch, in case the link is slow.
             self._size = max(1, self._size // 2)
             self._waiting[key] = batch + self._waiting.get(key, [])
-            await self._runtime.pause(_PAUSE_SECONDS)
         except RefusedError as error:
             self._refuse(crawler, key, batch, error)
-        except Exception as error:  # of an overridden `_process_item`
+        except Exception as error:  # also of an overridden `_process_item`
             _fail(batch, error)
         else:
-            self._silent_since, self._size = None, min(self._size + 1, self._limit)
+            self._size = min(self._size + 1, self._limit)
             for each, result in zip(batch, results, strict=True):
                 each.stored.callback(result)
 
@@ -251,10 +292,7 @@ class RedisPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-re
             f"{where}: Redis refused an item ({describe(cause)}). Use a key that is absent or a list, permit RPUSH on "
             "it, and give the server memory; the next crawl fetches the pages of the items that are not stored"
         )
-        self.hold_pages()
-        if not self._has_ended:
-            self._has_ended = True
-            engine.end_crawl(crawler, refusal, self._runtime)
+        self._end(crawler, refusal)
         _fail(batch, refusal)
 
     def _disconnect(self) -> None:

@@ -38,7 +38,7 @@ from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.pipelines import RedisPipeline
+from scrapy_bloom.pipelines import WaitingPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
 from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, queue_of
@@ -397,7 +397,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _prepare_pipelines(self) -> None:
         """Let our item pipelines hold pages, and warn of others, unless the pages of lost items count as failed."""
         for each in engine.item_pipelines(self.spider.crawler):
-            if isinstance(each, RedisPipeline):
+            if isinstance(each, WaitingPipeline):
                 each.hold_pages = self.hold_pages
             elif isinstance(each, pipelines.RedisPipeline) and not self._config.retry_failed:
                 logger.warning(
@@ -580,7 +580,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def hold_pages(self) -> None:
         """Acknowledge no further page, so that all pages in progress are fetched again, by another crawl.
 
-        `RedisPipeline` calls this before the end of a crawl whose items it cannot store.
+        Our item pipelines call this before the end of a crawl whose items they cannot process.
         """
         self._holds_pages = True
 

@@ -8,6 +8,7 @@ import difflib
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -193,6 +194,7 @@ BY_NAME = {option.name: option for option in OPTIONS}
 SETTINGS = tuple(option.setting for option in OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
+ITEM_KEY = "BLOOMFILTER_ITEM_KEY"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
 _SIZES = "BLOOMFILTER_CAPACITY, the expected number of distinct requests, and BLOOMFILTER_ERROR_RATE"
 # What to set in place of settings of other packages for scrapy-redis, which nothing here would read.
@@ -234,6 +236,7 @@ class BloomSettings:
         always: patterns of the URLs whose requests are new once in each run.
         retry_failed: whether the next run of `BloomScheduler` crawls requests whose page or item failed.
         retry_statuses: statuses of refused responses that make a page a failed one.
+        item_key: fields of an item that are its key for `UniqueItemsPipeline`, or a function that returns the key.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -253,6 +256,7 @@ class BloomSettings:
     always: tuple[re.Pattern[str], ...] = ()
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
+    item_key: tuple[str, ...] | Callable[[Any], Any] | None = None
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -277,6 +281,8 @@ class BloomSettings:
         }
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
+        if settings.get(ITEM_KEY) is not None:
+            values["item_key"] = _item_key(settings[ITEM_KEY])
         values["retry_failed"] = read_flag(settings, RETRY_FAILED)
         return cls(**values, always=_patterns(settings.get(ALWAYS)))
 
@@ -338,8 +344,25 @@ def _statuses(value: Any) -> frozenset[int]:
     return frozenset(status for status in range(300, 1000) if {str(status), f"{status // 100}xx"}.intersection(texts))
 
 
+def _item_key(value: Any) -> tuple[str, ...] | Callable[[Any], Any]:
+    """Return the fields of BLOOMFILTER_ITEM_KEY, a list or text with commas, or the function that it names."""
+    is_path = isinstance(value, str) and "." in value
+    chosen = load_component(ITEM_KEY, value, "project.items.key_of") if is_path else value
+    if callable(chosen):
+        return chosen  # type: ignore[no-any-return]  # whatever it is
+    given = chosen.split(",") if isinstance(chosen, str) else chosen
+    is_list = isinstance(given, (list, tuple)) and bool(given) and not is_path
+    # A list on the command line is text, with brackets.
+    if not is_list or not all(isinstance(name, str) and name.strip(" []") == name.strip() != "" for name in given):
+        raise ConfigError(
+            f"{ITEM_KEY} = {value!r}: must be a field of the items, a list of fields, or the path of a callable that "
+            "returns the key of an item; set for example 'url', ['shop', 'number'] or 'project.items.key_of'"
+        )
+    return tuple(name.strip() for name in given)
+
+
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES)}
+    known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, ITEM_KEY)}
     for name, instead in _OF_FORKS.items():
         if settings.get(name) is not None:
             raise ConfigError(f"{name}: is a setting of another package; remove it, and set {instead}")

@@ -16,7 +16,7 @@ LEVELS = (
     {"engine", "filter", "fingerprints"},
     {"queue"},
     {"codec", "pipelines", "report", "start_data"},
-    {"dupefilter", "spiders"},
+    {"dupefilter", "spiders", "unique_items"},
     {"components"},
     {"scheduler"},
     {"addon", "cli"},
@@ -41,6 +41,7 @@ OUTSIDE = {
     "spiders": {"scrapy", "scrapy_redis"},
     "start_data": {"scrapy", "scrapy_redis"},
     "transport": {"hiredis", "redis", "scrapy", "scrapy_redis"},
+    "unique_items": {"itemadapter", "scrapy", "twisted"},
 }
 PACKAGE = Path(scrapy_bloom.__file__).parent
 

@@ -29,6 +29,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "always": ((), "a", (re.compile("a"),)),
     "retry_failed": (False, "True", True),
     "retry_statuses": (OF_FAILED_PAGES, "4XX,999", {*range(400, 500), 999}),
+    "item_key": (None, "shop, number", ("shop", "number")),
 }
 
 

@@ -1,0 +1,158 @@
+"""The keys of items: equal in all processes, different for values of different types."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import combinations
+from typing import Any
+
+import attrs
+import pytest
+from scrapy import Field, Item
+from scrapy.crawler import Crawler
+
+from scrapy_bloom import BloomError, ConfigError, UniqueItemsPipeline
+from tests.support.in_process import end, start
+from tests.support.servers import Server
+
+MEGABYTE = "ä" * 1_000_000
+
+
+class Product(Item):
+    """An item of Scrapy's own class."""
+
+    sku = Field()
+    shop = Field()
+
+
+@dataclass
+class OfData:
+    """A dataclass as an item."""
+
+    sku: Any = None
+    shop: Any = None
+
+
+@attrs.define
+class OfAttrs:
+    """An item of attrs."""
+
+    sku: Any = None
+    shop: Any = None
+
+
+def key_of(item: dict[str, Any]) -> Any:
+    """A user's function: no key for some items, an error for others."""
+    return item["kind"] and item["sku"]
+
+
+Make = Callable[[Any], UniqueItemsPipeline]
+
+
+@pytest.fixture
+def make(valkey: Server, key: str) -> Iterator[Make]:
+    """Build pipelines as Scrapy does, which are closed at the end."""
+    crawlers: list[Crawler] = []
+
+    def make(item_key: Any) -> UniqueItemsPipeline:
+        # Each in a filter of its own.
+        name = f"{key}:{len(crawlers)}"
+        crawlers.append(start({"REDIS_URL": valkey.url, "BLOOMFILTER_ITEM_KEY": item_key}, spider_name=name))
+        return UniqueItemsPipeline.from_crawler(crawlers[-1])
+
+    yield make
+    for crawler in crawlers:
+        end(crawler)
+
+
+@pytest.mark.parametrize("kind", [dict, Product, OfData, OfAttrs])
+def test_kinds_of_items(kind: type, make: Make) -> None:
+    """Items of each kind with the same fields have the same key."""
+    assert make("sku")._key_of(kind(sku="a", shop="b")) == b'["a"]'
+    assert make(["shop", "sku"])._key_of(kind(sku="a", shop="b")) == b'["b", "a"]'
+
+
+# Values of which no two may have the same key.
+DIFFERENT = [
+    *(1, "1", True, "true", b"1", 1.0, Decimal("1.0"), Decimal("1.00"), 0, False, "0", -1, 2**64),
+    *("a", b"a", "b'a'", "ä", " a", "a ", "A", ["a"], ["a", "a"], '["a"]', {"a": 1}, {"a": "1"}, [{"a": 1}]),
+    *(date(2026, 1, 1), "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+    *(MEGABYTE, MEGABYTE + "a", "\ud800", "\x00", "null", "[]"),
+]
+
+
+def test_different_values(make: Make) -> None:
+    """Values of different types are different keys, and so are long texts with the same beginning."""
+    pipeline = make("sku")
+    keys = [pipeline._key_of({"sku": value}) for value in DIFFERENT]
+    assert None not in keys
+    assert [pair for pair in combinations(range(len(keys)), 2) if keys[pair[0]] == keys[pair[1]]] == []
+
+
+def test_equal_values(make: Make) -> None:
+    """A dict has one key in each order, at each depth, and a tuple is a list. The key of text is JSON."""
+    key = make("sku")._key_of
+    assert key({"sku": {"a": 1, "b": {"c": 2, "d": 3}}}) == key({"sku": {"b": {"d": 3, "c": 2}, "a": 1}})
+    assert key({"sku": ("a", 1)}) == key({"sku": ["a", 1]})
+    assert key({"sku": "käse"}) == json.dumps(["käse"]).encode()
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}, ()])
+def test_no_value(value: Any, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """An item without a value in one of the fields has no key, and a warning says so once."""
+    pipeline = make("shop, sku")
+    for item in ({"shop": "b", "sku": value}, {"shop": value, "sku": "a"}, {"shop": "b"}, {}):
+        assert pipeline._key_of(item) is None
+    (warning,) = caplog.messages
+    assert warning.startswith("BLOOMFILTER_ITEM_KEY = ('shop', 'sku'): an item of the type dict lacks a value there")
+
+
+@pytest.mark.parametrize("value", [{"a", "b"}, object(), [object()], {1: "a", "b": 2}])
+def test_values_without_a_stable_text(value: Any, make: Make) -> None:
+    """A value whose text may differ between processes is an error of its item."""
+    with pytest.raises((ConfigError, TypeError), match=r"must be of text, bytes|not supported between"):
+        make("sku")._key_of({"sku": value})
+
+
+def test_callable(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """A function makes the key. Its error is that of the item, and None means no key, without a warning."""
+    pipeline = make(f"{__name__}.key_of")
+    assert pipeline._key_of({"kind": 1, "sku": "a"}) == b'["a"]'
+    assert pipeline._key_of({"kind": None}) is None
+    assert caplog.messages == []
+    with pytest.raises(KeyError, match="kind"):
+        pipeline._key_of({})
+
+
+@pytest.mark.parametrize(
+    "value", [5, True, b"sku", [], (), "", " ", "a,,b", ["a", ""], ["a", 1], "['a', 'b']", {"a": 1}]
+)
+def test_refused(value: Any, make: Make) -> None:
+    """A setting that names no fields is refused at the start, with its value and what is allowed."""
+    with pytest.raises(ConfigError, match="must be a field of the items, a list of fields, or the path") as refusal:
+        make(value)
+    assert f"BLOOMFILTER_ITEM_KEY = {value!r}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("no.such.module", r"BLOOMFILTER_ITEM_KEY = 'no\.such\.module': cannot be imported"),
+        (f"{__name__}.MEGABYTE", "must be a field of the items"),
+        (None, "BLOOMFILTER_ITEM_KEY is not set"),
+    ],
+)
+def test_refused_paths(value: Any, text: str, make: Make) -> None:
+    """A path that cannot be imported is refused, one of no function, and a pipeline without the setting."""
+    with pytest.raises(ConfigError, match=text):
+        make(value)
+
+
+def test_foreign_data(valkey: Server, key: str, make: Make) -> None:
+    """Other data at the filter's key are refused."""
+    with valkey.client() as client:
+        client.set(f"{key}:0:items:dupefilter", "text")
+    with pytest.raises(BloomError, match="items:dupefilter' holds a string that is not a filter"):
+        make("sku")
