@@ -12,11 +12,14 @@ from scrapy import Request, Spider
 
 from scrapy_bloom import RedisSpider
 from tests.project.test_page_settings import settings_of
+from tests.support import command
 from tests.support.documentation import blocks
 from tests.support.outcomes import assert_ended_well
+from tests.support.pages import star
 from tests.support.scenario import OURS, scene
 from tests.support.servers import running
-from tests.support.spiders import unfiltered
+from tests.support.spiders import storing, unfiltered
+from tests.support.spiders.links import LinksSpider
 
 
 def shell(*pages: str, begins: str) -> list[list[str]]:
@@ -91,6 +94,32 @@ def test_incremental(tmp_path: Path) -> None:
         second = played.crawl(chosen, "second")
         assert Counter(played.site.paths) == dict.fromkeys({*lists, "/news/3", "/news/4"}, 1)
     assert_ended_well(first, second)
+
+
+def test_unique_items(tmp_path: Path) -> None:
+    """Each item is stored once in two runs, and again after the command of the page. The function returns a key."""
+    settings, function = blocks("unique-items.md", "python")
+    names: dict[str, Any] = {}
+    exec(function, names)  # noqa: S102  # as above
+    assert (names["key_of"]({"isbn": "0"}), names["key_of"]({})) == ("0", None)
+    # A command line takes text.
+    chosen: dict[str, object] = {
+        name: json.dumps(value).strip('"') for name, value in settings_of(settings, {}).items()
+    }
+    chosen |= {"ITEMS": 2, "DUPEFILTER_CLASS": None, "SCHEDULER_FLUSH_ON_START": True}
+    with running("valkey") as server, server.client() as client:
+        chosen |= {"REDIS_URL": server.url, "REDIS_ITEMS_KEY": "items"}
+        with scene(star(5), tmp_path, server.url, "news", delay=0) as played:
+            played.spider = storing.__file__
+            for name in ("first", "second"):
+                assert_ended_well(played.crawl(chosen, name))
+                assert client.llen("items") == 5
+        (key,) = [line[line.index("--key") + 1] for line in shell("unique-items.md", begins=".*clear")]
+        filter_key = key.replace("news", LinksSpider.name)
+        assert client.exists(filter_key)
+        done = command.run("clear", "--key", filter_key, "--redis-url", server.url, "--yes", cwd=tmp_path)
+        assert done.returncode == 0
+        assert client.keys(f"*{filter_key}*") == []
 
 
 def test_redis_cli() -> None:

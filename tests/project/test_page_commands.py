@@ -12,7 +12,7 @@ import pytest
 import redis
 from scrapy import Request, Spider
 
-from scrapy_bloom import BloomRFPDupeFilter
+from scrapy_bloom import BloomFilter, BloomRFPDupeFilter
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.queue.keys import QueueKeys
 from tests.commands.test_info import register
@@ -109,6 +109,8 @@ def prepare(client: redis.Redis, directory: Path, line: str, settings: dict[str,
     client.zadd(QueueKeys(QUEUE).dead_letters, {other: 0})
     for file in ("failed.txt", "urls.txt"):
         (directory / file).write_text("\n".join(PAGES))
+    if ":items:" in line:
+        BloomFilter(client, "news:items:dupefilter").add("an item")
     if " restore " in line:
         assert command.call("export", "news", "news.bloom", **settings) == 0
         assert command.call("clear", "news", "--yes", **settings) == 0

@@ -15,7 +15,7 @@ from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.cli.doctor import CHECKS, name_of
 from scrapy_bloom.components import WITHOUT_EFFECT
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.settings import _OF_FORKS, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
+from scrapy_bloom.settings import _OF_FORKS, ITEM_KEY, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
@@ -39,6 +39,11 @@ def test_settings_of_failed_pages() -> None:
     assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES)
     read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
     assert read == BloomSettings()
+
+
+def test_setting_of_items() -> None:
+    """The setting of items has a row, with its default."""
+    assert [row[:2] for row in table("docs/settings.md", "Items")] == [[f"`{ITEM_KEY}`", str(BloomSettings().item_key)]]
 
 
 def test_kinds_of_servers() -> None:

@@ -12,9 +12,11 @@ import attrs
 import pytest
 from scrapy import Field, Item
 from scrapy.crawler import Crawler
+from scrapy.exceptions import DropItem
 
 from scrapy_bloom import BloomError, ConfigError, UniqueItemsPipeline
-from tests.support.in_process import end, start
+from tests.support.faults import proxying
+from tests.support.in_process import end, run, start
 from tests.support.servers import Server
 
 MEGABYTE = "ä" * 1_000_000
@@ -156,3 +158,28 @@ def test_foreign_data(valkey: Server, key: str, make: Make) -> None:
         client.set(f"{key}:0:items:dupefilter", "text")
     with pytest.raises(BloomError, match="items:dupefilter' holds a string that is not a filter"):
         make("sku")
+
+
+def test_round_trips(valkey: Server, key: str) -> None:
+    """A new item costs five round trips, a repeat of another process one, and a repeat of this process none."""
+
+    async def pass_on(item: Any) -> Any:
+        return item
+
+    def cost(pipeline: UniqueItemsPipeline, item: dict[str, str]) -> int:
+        before = proxy.done.total()
+        try:
+            run(pipeline.process_item(item))
+        except DropItem:
+            pass
+        return proxy.done.total() - before
+
+    with proxying(valkey.port, "EVALSHA", "EVAL") as proxy:
+        crawlers = [start({"REDIS_URL": proxy.url, "BLOOMFILTER_ITEM_KEY": "sku"}, spider_name=key) for _ in range(2)]
+        one, other = map(UniqueItemsPipeline.from_crawler, crawlers)
+        one._pass_on = other._pass_on = pass_on
+        # The first calls load the scripts, open the filter for additions and allocate its first layer.
+        cost(one, {"sku": "first"}), cost(other, {"sku": "second"})
+        assert [cost(each, {"sku": "a"}) for each in (one, one, other, other)] == [5, 0, 1, 0]
+        for crawler in crawlers:
+            end(crawler)

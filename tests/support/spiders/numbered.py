@@ -44,8 +44,8 @@ class Earlier:
 class Later:
     """Appends each item to the file STORED, and returns another object without a key.
 
-    Items whose paths are in SLOW make a file `held`, and wait for a file `freed`. Then those in DROPPED are dropped, and
-    those in FAILED fail. The first in DEADLY kills its process.
+    Items whose paths are in SLOW make a file `held`, and wait for a file `freed`. Then those in DROPPED are dropped,
+    and those in FAILED fail. The first in DEADLY kills its process.
     """
 
     def __init__(self, crawler: Crawler) -> None:
