@@ -1,5 +1,6 @@
 """The keys of items: equal in all processes, different for values of different types."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from scrapy import Field, Item
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
-from scrapy_bloom import BloomError, ConfigError, UniqueItemsPipeline
+from scrapy_bloom import BloomError, BloomFilter, ConfigError, UniqueItemsPipeline
 from tests.support.faults import proxying
 from tests.support.in_process import end, run, start
 from tests.support.servers import Server
@@ -160,18 +161,37 @@ def test_foreign_data(valkey: Server, key: str, make: Make) -> None:
         make("sku")
 
 
+async def pass_on(item: Any) -> Any:
+    """Take the place of the pipelines behind."""
+    return item
+
+
+class Late:
+    """A filter to which another worker adds each key just after it was looked up for the first time."""
+
+    def __init__(self, bloom: BloomFilter) -> None:
+        self.key, self.is_cached, self._bloom = bloom.key, bloom.is_cached, bloom
+
+    def __contains__(self, key: bytes) -> bool:
+        return not self._bloom.add(key)
+
+
+def test_added_before_the_claim(make: Make) -> None:
+    """An item is dropped if an equal one passes between the look at the filter and the claim."""
+    pipeline: Any = make("sku")
+    pipeline._filter, pipeline._pass_on, bloom = Late(pipeline._filter), pass_on, pipeline._filter
+    with pytest.raises(DropItem):
+        run(pipeline.process_item({"sku": "a"}))
+    pipeline._filter = bloom
+
+
 def test_round_trips(valkey: Server, key: str) -> None:
     """A new item costs five round trips, a repeat of another process one, and a repeat of this process none."""
 
-    async def pass_on(item: Any) -> Any:
-        return item
-
     def cost(pipeline: UniqueItemsPipeline, item: dict[str, str]) -> int:
         before = proxy.done.total()
-        try:
+        with contextlib.suppress(DropItem):
             run(pipeline.process_item(item))
-        except DropItem:
-            pass
         return proxy.done.total() - before
 
     with proxying(valkey.port, "EVALSHA", "EVAL") as proxy:
