@@ -11,11 +11,13 @@ from typing import Any
 
 import attrs
 import pytest
+from redis import Redis
 from scrapy import Field, Item
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
 from scrapy_bloom import BloomError, BloomFilter, ConfigError, UniqueItemsPipeline
+from scrapy_bloom.unique_items import _CLAIM
 from tests.support.faults import proxying
 from tests.support.in_process import end, run, start
 from tests.support.servers import Server
@@ -166,11 +168,23 @@ async def pass_on(item: Any) -> Any:
     return item
 
 
+def test_claim(client: Redis, key: str) -> None:
+    """A claim is that of one claimant, who alone can repeat it or give it back, and it expires."""
+
+    def claim(claimant: str, milliseconds: int) -> int:
+        return int(_CLAIM.call(client, [key], [claimant, milliseconds]))
+
+    assert [claim("a", 60_000), claim("b", 60_000), claim("b", 0), claim("a", 90_000)] == [1, 0, 0, 1]
+    assert 60_000 < client.pttl(key) <= 90_000
+    assert [claim("a", 0), client.exists(key), claim("b", 60_000), claim("a", 0), client.exists(key)] == [1, 0, 1, 0, 1]
+    assert [claim("b", 0), claim("b", 0), client.exists(key)] == [1, 1, 0]
+
+
 class Late:
     """A filter to which another worker adds each key just after it was looked up for the first time."""
 
     def __init__(self, bloom: BloomFilter) -> None:
-        self.key, self.is_cached, self._bloom = bloom.key, bloom.is_cached, bloom
+        self.key, self.is_cached, self.add, self._bloom = bloom.key, bloom.is_cached, bloom.add, bloom
 
     def __contains__(self, key: bytes) -> bool:
         return not self._bloom.add(key)

@@ -93,6 +93,10 @@ class OwnProcessor:
         """Open the pipeline."""
         self.middlewares[0].open_spider()
 
+    def open_spider(self, spider: object) -> None:  # noqa: ARG002
+        """Open the pipeline; Scrapy before 2.14 calls this."""
+        self.middlewares[0].open_spider()
+
     async def process_item_async(self, item: Any) -> Any:
         """Pass an item."""
         return item
