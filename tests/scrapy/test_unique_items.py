@@ -17,9 +17,11 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
 from scrapy_bloom import BloomError, BloomFilter, ConfigError, UniqueItemsPipeline
+from scrapy_bloom.transport.failures import FILTER_COMMANDS
 from scrapy_bloom.unique_items import _CLAIM
 from tests.support.faults import proxying
 from tests.support.in_process import end, run, start
+from tests.support.kinds import Place
 from tests.support.servers import Server
 
 MEGABYTE = "ä" * 1_000_000
@@ -197,6 +199,40 @@ def test_added_before_the_claim(make: Make) -> None:
     with pytest.raises(DropItem):
         run(pipeline.process_item({"sku": "a"}))
     pipeline._filter = bloom
+
+
+@pytest.mark.parametrize("place", ["redis", "redis+cluster", "redis+sentinel"], indirect=True)
+def test_kinds_of_servers(place: Place, key: str) -> None:
+    """Each kind of server has the filter and the claims, and keeps no claim of an item that has passed."""
+    crawler = start({"REDIS_URL": place.url, "BLOOMFILTER_ITEM_KEY": "sku"}, spider_name=key)
+    pipeline = UniqueItemsPipeline.from_crawler(crawler)
+    pipeline._pass_on = pass_on
+    assert run(pipeline.process_item({"sku": "a"})) == {"sku": "a"}
+    with pytest.raises(DropItem, match="was seen"):
+        run(pipeline.process_item({"sku": "a"}))
+    with place.client() as client:
+        names = [name.decode() for name in client.scan_iter(match=f"*{key}*", count=1000)]
+    assert f"{key}:items:dupefilter" in names
+    assert [name for name in names if ":claim:" in name] == []
+    end(crawler)
+
+
+def test_permissions(valkey: Server, key: str) -> None:
+    """A user needs the commands of a filter only."""
+    allowed = [f"+{name.lower()}" for name in FILTER_COMMANDS]
+    keys = [f"~{key}:items:dupefilter", f"~{{{key}:items:dupefilter}}:*"]
+    with valkey.client() as admin:
+        admin.execute_command("ACL", "SETUSER", key, "on", ">password", *keys, *allowed)
+        crawler = start(
+            {"REDIS_URL": valkey.url, "REDIS_PARAMS": {"username": key, "password": "password"}}
+            | {"BLOOMFILTER_ITEM_KEY": "sku"},
+            spider_name=key,
+        )
+        pipeline = UniqueItemsPipeline.from_crawler(crawler)
+        pipeline._pass_on = pass_on
+        assert run(pipeline.process_item({"sku": "a"})) == {"sku": "a"}
+        end(crawler)
+        admin.acl_deluser(key)
 
 
 def test_round_trips(valkey: Server, key: str) -> None:
