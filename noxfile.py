@@ -26,11 +26,15 @@ SEARCHES = ["tests/queue/test_search.py"]
 ENDS = [
     "tests/commands/test_command.py",
     "tests/scrapy/test_addon.py",
-    *(f"tests/crawls/test_{name}.py" for name in ("crawls", "failed_pages", "items", "start_urls", "stopped")),
+    *(
+        f"tests/crawls/test_{name}.py"
+        for name in ("crawls", "failed_pages", "items", "start_urls", "stopped", "unique_items")
+    ),
 ]
 # Versions of Scrapy must agree on stored requests, and fingerprints of plain URLs with theirs.
 REQUESTS = ["tests/scrapy/test_golden_fingerprints.py", "tests/unit/test_fingerprints.py"]
-STORED = [*REQUESTS, "tests/crawls/test_crawls.py"]
+# Each version passes an item through the pipelines in its own way.
+STORED = [*REQUESTS, "tests/crawls/test_crawls.py", "tests/crawls/test_unique_items.py"]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
 import scrapy_bloom, sysconfig
