@@ -11,11 +11,11 @@ import logging
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Set
 from contextlib import contextmanager
-from functools import wraps
-from collections import deque
 from copy import copy
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
