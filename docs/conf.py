@@ -51,7 +51,7 @@ default_role = "code"
 nitpicky = True
 # Classes of other packages, whose inventories would need a network, and internal ones.
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|scrapy|redis)\..+|RedisUnreachableError"),
+    ("py:.*", r"(collections|scrapy|redis)\..+|DropItem|RedisUnreachableError"),
     ("py:.*", r"scrapy_bloom\.\w+\..+"),
 ]
 
