@@ -43,7 +43,7 @@ class Page(NamedTuple):
         queue: the index of its queue.
         outcome: how the engine was done with it.
         end: the number of the first offer behind its links.
-        is_requeued: after a rejoin it waits in the queue again, so it is not this worker's any more.
+        is_requeued: after a rejoin, or given back, it waits in the queue again, so it is not this worker's any more.
     """
 
     entry: Entry

@@ -3,7 +3,8 @@
 A request on its way, where each arrow through Redis is a part of one sync, which is atomic:
 
     offer() ─> outbox ──new──> queue ──taken──> ready ──take()──> running ──finish()──> finished ──acknowledged──> gone
-                 └───seen──> dropped    └─ stop() ─> requeued
+                 └───seen──> dropped    │              └─ give_back() ─> requeued
+                                        └─ stop() ─> requeued
 
 Why nothing is lost:
 
@@ -24,6 +25,8 @@ Why nothing is lost:
 7. A request that cannot be serialized is marked as any other, and run by this process. If that ends before, it is lost.
 8. A *suspect* is a request that a worker has died with. A worker holds one at a time, of all queues, and acknowledges
    it as soon as its links are executed: so a death is that of the right one.
+9. A worker that stops gives back requests of the engine that have not begun. They have led to no links, are requeued
+   as ready ones are, and stay leased until the sync that does it. Their end in the engine acknowledges nothing.
 
 The tests search this class together with the scripts themselves: every order, lost replies, crashes, losses of data.
 """
@@ -145,11 +148,21 @@ class Worker:
         """Take nothing more, requeue what has not begun, and drop what only this process could run."""
         self.is_stopping = True
         for entry, index in self.ready:
-            if self.local.pop(entry.member, None) is None:
-                self.queues[index].requeued.append(entry)
-            else:
-                self.dropped += 1
+            self._put_back(entry, index)
         self.ready = []
+
+    def give_back(self, member: bytes) -> None:
+        """Do the same with a request in the engine that has not begun; `finish` then acknowledges nothing."""
+        page = self.running[member]
+        if not page.is_requeued:
+            self._put_back(page.entry, page.queue)
+            self.running[member] = page._replace(is_requeued=True)
+
+    def _put_back(self, entry: Entry, index: int) -> None:
+        if self.local.pop(entry.member, None) is None:
+            self.queues[index].requeued.append(entry)
+        else:
+            self.dropped += 1
 
     def leave(self, mode: str) -> None:
         """Leave with the next calls: `finished`, `stopped`, or `keep` to keep the crawl."""

@@ -50,6 +50,16 @@ class AcknowledgesTooEarly(Worker):
                 queue.finished[member] = queue.finished[member]._replace(end=-1)
 
 
+class AcknowledgesWhatItGivesBack(Worker):
+    def give_back(self, member: bytes) -> None:
+        pass
+
+
+class GivesBackTwice(Worker):
+    def give_back(self, member: bytes) -> None:
+        self.queues[self.running[member].queue].requeued.append(self.running[member].entry)
+
+
 class StartsOnce(Worker):
     def _note_kept(self, queue: Queue, joined: Joined) -> None:
         super()._note_kept(queue, joined._replace(has_calls=True))
@@ -137,6 +147,9 @@ def _lua(scenario: Scenario, right: str, mistake: str = "", **more: Any) -> Mist
 MISTAKES = {
     "acknowledged before the links are queued": Mistake(
         spare(TREE, 1, ("crash",), batch=1), AcknowledgesTooEarly, seed=10
+    ),
+    "a request that was given back is acknowledged": Mistake(
+        SCENARIOS["no fault, one is stopped"], AcknowledgesWhatItGivesBack
     ),
     "start requests are offered once": Mistake(SCENARIOS["rollback, start requests"], StartsOnce, seed=23),
     "the cache is kept across a rejoin": Mistake(

@@ -62,6 +62,8 @@ class Process:
         self.answers: dict[str, tuple[bytes, set[int]]] = {}
         self.requeued: set[int] = set()
         self.links_of_local: set[int] = set()
+        self._begun: set[bytes] = set()
+        self._given_back: set[bytes] = set()
         self._mode = "finished" if is_last or not plan.persists else "keep"
         self._slowness = chance.choice([1.0, plan.spread])
         self._inbox: deque[Callable[[], object]] = deque()
@@ -255,6 +257,11 @@ class Process:
     def _close(self) -> None:
         self.world.excuse_local(self)
         self.worker.stop()
+        # Some of the pages on their way wait for their turn, as with a long delay.
+        waiting = {each for each in self.worker.running if page_of(each) % 2} - self._begun - self.worker.local.keys()
+        for member in waiting:
+            self.worker.give_back(member)
+        self._given_back |= waiting
         self._closes_until = self.world.hub.now + 4 * self.world.plan.download + _LAST_TRY_SECONDS
         self._work()
 
@@ -280,6 +287,11 @@ class Process:
     def _parse(self, member: bytes, done: int) -> None:
         """Yield some links, and later the rest."""
         world, page = self.world, page_of(member)
+        if member in self._given_back:
+            self.worker.finish(member)
+            self._work_later(0)
+            return
+        self._begun.add(member)
         if page in world.site.poison:
             self.exit("killed")
             world.hub.after(1.0, lambda: world.start(self.slot))
@@ -296,4 +308,5 @@ class Process:
             has_failed = page in world.site.failing and page not in world.failed
             (world.note_failure if has_failed else world.note_fetch)(self, page)
             self.worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
+            self._begun.discard(member)
         self._work_later(0)

@@ -344,6 +344,55 @@ def test_a_filter_outlives_its_items(server: ScriptServer) -> None:
     assert rejoins(driven) == []
 
 
+# A stop.
+
+
+def test_what_has_not_begun_is_given_back(driven: Driven, server: ScriptServer) -> None:
+    """It waits again after the next sync, is leased until then, and its end acknowledges nothing."""
+    driven.offer(b"a", b"b")
+    first, second = driven.take(2)[:1], driven.take(2)
+    driven.worker.stop()
+    driven.worker.give_back(b"a")
+    assert (first + second, leased(server), server.call("ZCARD", "queue")) == ([b"a", b"b"], 2, 0)
+    driven.worker.finish(b"a")
+    driven.worker.finish(b"b")
+    driven.work_off()
+    assert (leased(server), server.call("ZRANGE", "queue", 0, -1)) == (0, [b"a"])
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_given_back_by_a_worker_that_was_presumed_dead(driven: Driven, server: ScriptServer, is_early: bool) -> None:
+    """The other worker has it, and gets it once, whether it was given back before or after the loss of the lease."""
+    driven.offer(b"a")
+    driven.take()
+    if is_early:
+        driven.worker.give_back(b"a")
+    reaped(server)
+    other = Driven("two", in_memory(server))
+    assert other.take() == [b"a"]
+    driven.worker.stop()
+    driven.offer(b"link")
+    driven.work_off()
+    if not is_early:
+        driven.worker.give_back(b"a")
+    driven.worker.finish(b"a")
+    driven.work_off()
+    assert driven.worker.is_idle
+    other.worker.finish(b"a")
+    other.work_off()
+    assert leased(server, "two") == 0
+
+
+def test_a_local_request_that_was_given_back(driven: Driven) -> None:
+    """It is dropped and counted, as one that was ready."""
+    driven.worker.offer(Offer(9.0, b"local", b"local", "a request"))
+    assert driven.take() == [b"local"]
+    driven.worker.stop()
+    driven.worker.give_back(b"local")
+    driven.worker.finish(b"local")
+    assert (driven.worker.dropped, driven.worker.is_idle) == (1, True)
+
+
 # Several queues.
 
 

@@ -50,6 +50,8 @@ _IDS = range(1, 99)
 # The places of the number of offers, and of the offers, among the arguments of a sync.
 _NUMBER, _OFFERS = 11, 16
 Moves = Iterator[Move[State]]
+# The progress of a page that has not begun, and was given back.
+GIVEN_BACK = -1
 
 
 class Crawl:
@@ -163,6 +165,16 @@ class Crawl:
             yield Move(_text(f"w{w} is KILLED by {page}"), self._crash(state, w, is_kill=True))
             return
         children, done = s.links[page], now.see(w).progress.get(member, 0)
+        if done == GIVEN_BACK:
+            yield Move(_text(f"w{w}: {page} is ignored"), self._ignored(state, w, member))
+            return
+        if now.seen_worker(w).is_stopping and not done:
+            after = Now(self.model, state)
+            after.worker(w).give_back(member)
+            after.process(w).progress[member] = GIVEN_BACK
+            after.put(owed=after.oracle.owed | 1 << page & s.unfiltered)
+            promises.note_local(after)
+            yield Move(_text(f"w{w} gives {page} back"), after.freeze(), True)
         upto = min(len(children), done + 1) if s.is_slow else len(children)
         after = Now(self.model, state)
         for child in children[done:upto]:
@@ -177,6 +189,12 @@ class Crawl:
         if s.failing >> page & 1 and not done and not state.oracle.failed >> page & 1:
             after = Now(self.model, state)
             yield Move(_text(f"w{w}: {page} fails"), self._ended(after, w, member, Outcome.FAILED))
+
+    def _ignored(self, state: State, w: int, member: bytes) -> State:
+        after = Now(self.model, state)
+        after.worker(w).finish(member)
+        after.process(w).progress.pop(member)
+        return after.freeze()
 
     def _ended(self, after: Now, w: int, member: bytes, outcome: Outcome) -> State:
         page, s = int(member), self.scenario

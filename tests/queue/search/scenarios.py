@@ -71,6 +71,12 @@ SCENARIOS = {
     "no fault, one is stopped": spare(DIAMOND, want=2, stop=(0,)),
     "no fault, both are stopped": spare(SMALL, want=2, stop=(0, 1)),
     "no fault, both are stopped, kept": spare(SMALL, want=2, stop=(0, 1), persist=True),
+    **{
+        f"stopped, {kind}": spare(SMALL, 1, (kind,), want=2, at_once=2, stop=(0,), persist=True)
+        for kind in ("lost", "crash", "false", "lease", "flushall", "filter", "rollback")
+    },
+    "stopped, overlaps": spare(TINY, 1, LOST, want=2, stop=(0,), persist=True, overlaps=True),
+    "stopped, unfiltered": spare(SMALL, 1, LOST, want=2, stop=(0,), persist=True, unfiltered=4),
     "no fault, a page that leads to itself": two(LOOP),
     "overlaps": spare(SMALL, 1, LOST, want=2, overlaps=True),
     "overlaps, batches of one": spare(SMALL, 1, LOST, want=2, overlaps=True, batch=1, is_slow=True),
@@ -148,6 +154,7 @@ SCENARIOS = {
             "overlaps": spare(TINY, 1, LOST, overlaps=True),
             "one joins late": Scenario(SMALL, ((0,), (0,)), late=(1,)),
             "one is stopped": spare(SMALL, want=2, stop=(0,)),
+            "one is stopped, lost": spare(SMALL, 1, ("lost",), want=2, stop=(0,), persist=True),
             "one comes and is stopped": Scenario(((), (2,), ()), ((), (1,)), stop=(1,)),
             **{kind: spare(SMALL, 1, (kind,), want=2) for kind in LOST},
             "lost, each page once": two(TINY, 1, ("lost",), most=1),

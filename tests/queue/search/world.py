@@ -215,7 +215,7 @@ class Process:
     Attributes:
         life: new, alive, crashed, or gone.
         worker: its worker, while it is alive.
-        progress: how many links of each running page were found.
+        progress: how many links of each running page were found, or that it was given back.
         pending: calls that are not executed yet, each with the index of its queue.
     """
 
