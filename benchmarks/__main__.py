@@ -24,7 +24,10 @@ from benchmarks.harness import report, results, versions
 from benchmarks.harness.plots import DIRECTORY
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-PARTS = {name: import_module(f"benchmarks.suites.{name}") for name in ("streams", "crawls", "memory", "field", "path")}
+PARTS = {
+    name: import_module(f"benchmarks.suites.{name}")
+    for name in ("streams", "crawls", "memory", "field", "path", "pace")
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

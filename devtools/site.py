@@ -108,10 +108,10 @@ def _page(path: str) -> int | None:
 
 
 @contextmanager
-def serving(links: Links, port: int = 0) -> Iterator[Site]:
+def serving(links: Links, port: int = 0, host: str = HOST) -> Iterator[Site]:
     """Serve pages in the block, on a free port or this one; `url` has no slash."""
     site = Site(links)
-    with _listening(partial(_PageHandler, site=site), port) as site.url:
+    with _listening(partial(_PageHandler, site=site), port, host) as site.url:
         yield site
 
 
@@ -123,12 +123,12 @@ def serving_directory(directory: Path, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int) -> Iterator[str]:
-    with _Server((HOST, port), handler) as server:
+def _listening(handler: Callable[..., BaseHTTPRequestHandler], port: int, host: str = HOST) -> Iterator[str]:
+    with _Server((host, port), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"http://{HOST}:{server.server_port}"
+            yield f"http://{host}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

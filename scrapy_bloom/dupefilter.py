@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import getattr_static, unwrap
 from typing import Any, ClassVar, Self
 
@@ -20,10 +20,11 @@ from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.fingerprints import Marks, chosen_fingerprinter, in_bytes, plain_or
+from scrapy_bloom.pace import Moments, Pacer
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
-from scrapy_bloom.report import CrawlReporter, warn_about_memory, warn_of_deleted_requests
+from scrapy_bloom.report import CrawlReporter, call_safely, warn_about_memory, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, path_of, read_flag
+from scrapy_bloom.settings import SHARED_DELAY, BloomSettings, path_of, read_flag
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
@@ -33,6 +34,18 @@ logger = get_logger(__name__)
 
 # The settings of a dupefilter that was built without settings.
 _DEFAULTS = BloomSettings()
+
+
+def share_delay(crawler: Crawler, runtime: Runtime) -> None:
+    """Let all workers of a crawl share its delays, if BLOOMFILTER_SHARED_DELAY is set.
+
+    Raises:
+        ConfigError: the downloader has no slots.
+    """
+    settings, stats = crawler.settings, crawler.stats
+    if read_flag(settings, SHARED_DELAY) and stats is not None:
+        keys = QueueKeys(queue_of(settings, crawler.spider or crawler.spidercls))
+        Pacer(crawler, Moments(settings, keys.of_slot), partial(call_safely, stats.inc_value), runtime).start()
 
 
 class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
@@ -112,6 +125,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             A dupefilter with an open filter.
         """
         if getattr_static(cls, "from_settings") is not getattr_static(BloomRFPDupeFilter, "from_settings"):
+            share_delay(crawler, cls._runtime)
             return cls.from_settings(crawler.settings)  # as scrapy-redis does
         settings, spider = crawler.settings, crawler.spider or crawler.spidercls
         self = cls._build(settings, crawler, lambda _: FilterKey.of_process(settings, spider))
@@ -191,6 +205,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         config.refuse_queue_options()
         if crawler is not None:
             engine.guard_stats(crawler, cls._runtime)
+            share_delay(crawler, cls._runtime)
         # The client of a cluster connects when it is made.
         server = retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime)
         try:

@@ -8,6 +8,7 @@ of a refused or aborted crawl with one final line on stderr and a non-zero exit 
 import atexit
 import gc
 import logging
+import math
 import re
 import sys
 import threading
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Set
 from contextlib import contextmanager
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +49,8 @@ FINGERPRINTED_META = ("verbatim_url",)
 _CLOSE_SPIDER_ASYNC = "close_spider_async"
 # Scrapy 2.14 and newer: the coroutine method by which item pipelines process an item; 2.13 has `process_item` only.
 _PROCESS_ITEM_ASYNC = "process_item_async"
+# The place of the slot among the arguments of the downloader's `_process_queue`: 2.13 passes the spider before it.
+_SLOT = -1
 # Scrapy 2.19 and newer: the error of `Crawler.engine` before the engine exists; older versions return None.
 _NO_ENGINE_ERROR = RuntimeError
 
@@ -167,6 +170,69 @@ def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
             "Remove it: `scrapy bloom info --json` has the crawl's numbers",
             setting,
         )
+
+
+class GivenBackError(IgnoreRequest):
+    """Ends a request in the downloader that another worker is to crawl; its errback is not called."""
+
+
+def give_back(crawler: Crawler, takes: Callable[[Request], bool]) -> None:
+    """End the requests that wait in the downloader for their turn, if `takes` returns True for them."""
+    slots = getattr(getattr(_engine(crawler), "downloader", None), "slots", {})
+    for slot in [*slots.values()]:
+        for waiting in [*slot.queue]:
+            request, result = waiting
+            if takes(request):
+                slot.queue.remove(waiting)
+                request.errback = None
+                result.errback(GivenBackError())
+
+
+def pace_downloads(
+    crawler: Crawler, may_send: Callable[[Any, str, Callable[[], object]], bool]
+) -> Callable[[], object]:
+    """Have each slot of the downloader that has a delay send a request only if `may_send` returns True.
+
+    Args:
+        crawler: the crawl.
+        may_send: called with a slot that has a request and room for its transfer, with its name, and with a function
+            by which the downloader looks at the slot again.
+
+    Returns:
+        A function that leaves the slots to Scrapy's own delays again.
+
+    Raises:
+        ConfigError: the downloader has no slots.
+    """
+    if _engine(crawler) is None:  # a crawler that does not crawl
+        return bool
+    downloader = _engine(crawler).downloader
+    process = getattr(downloader, "_process_queue", None)
+    if process is None or not hasattr(downloader, "slots"):
+        raise ConfigError(
+            f"BLOOMFILTER_SHARED_DELAY = True: DOWNLOADER = {crawler.settings['DOWNLOADER']!r} has no slots, whose "
+            "requests could wait for their moment; remove DOWNLOADER, derive its class from "
+            "'scrapy.core.downloader.Downloader', or set BLOOMFILTER_SHARED_DELAY = False"
+        )
+    if hasattr(downloader, "_is_paced"):  # a second dupefilter of the crawl
+        return bool
+
+    def process_at_its_moment(*arguments: Any) -> None:
+        slot = arguments[_SLOT]
+        if not slot.delay:
+            process(*arguments)
+        elif slot.queue and slot.free_transfer_slots() > 0:
+            name = str(slot.queue[0][0].meta[downloader.DOWNLOAD_SLOT])
+            if may_send(slot, name, lambda: downloader._process_queue(*arguments)):
+                slot.lastseen = -math.inf  # not so long ago that Scrapy waits
+                # One alone: with much jitter Scrapy takes some delays for none, and sends all.
+                others = [slot.queue.pop() for _ in range(len(slot.queue) - 1)]
+                process(*arguments)
+                slot.queue.extendleft(others)
+                process_at_its_moment(*arguments)
+
+    downloader._process_queue, downloader._is_paced = process_at_its_moment, True
+    return partial(setattr, downloader, "_process_queue", process)
 
 
 class EngineWakeup:

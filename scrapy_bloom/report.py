@@ -16,6 +16,7 @@ from scrapy.statscollectors import StatsCollector
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.pace import RESERVED, WASTED
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import DeadWorker, News, Received
 from scrapy_bloom.queue.worker import MAX_STARTS
@@ -41,7 +42,8 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     FilterInfo: ("fill_ratio", "count", "current_error_rate", "memory_bytes", "layers"),
 }
 _OF_FILTER = tuple(_PREFIX + field for fields in _FIELDS.values() for field in fields)
-NAMES = (FILTERED, RECOVERED, DEAD_LETTERS, FAILED, QUEUE_LOSSES, UNSERIALIZABLE, *_OF_FILTER)
+_OF_WORKER = FILTERED, RECOVERED, DEAD_LETTERS, FAILED, QUEUE_LOSSES, UNSERIALIZABLE, RESERVED, WASTED
+NAMES = (*_OF_WORKER, *_OF_FILTER)
 
 _UPDATE_SECONDS = 0.1
 _START_OVER = (

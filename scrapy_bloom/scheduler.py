@@ -34,7 +34,7 @@ from scrapy_bloom.components import (
     require_queue,
     without_effect,
 )
-from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter, share_delay
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -189,6 +189,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._config = config = BloomSettings.from_settings(settings)
         disable_client_retries(self.server)
         self._require_attributes()
+        share_delay(spider.crawler, self._runtime)
         self.worker_name = f"{self._runtime.process_name()}-{self._runtime.token_hex(4)}"
         key = FilterKey.of_workers(settings, spider, is_clustered=is_cluster(self.server)).require_keeping()
         keys = partition_keys(queue_of(settings, spider), key.name, config.partitions)
@@ -786,6 +787,12 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 self._next_poll = 0.0
         self._failed.intersection_update(self._taken)
 
+    def _give_back(self, request: Request) -> bool:
+        """Put a request back that waits for its turn; return whether it is one of the queue's."""
+        if is_taken := request in self._taken:
+            self._worker.give_back(self._taken[request])
+        return is_taken
+
     def _note_heartbeats(self) -> None:
         for index, others in self._heartbeat.take_others():
             self._reports[index].update(Received(others=others), self._worker.queues[index].news)
@@ -802,6 +809,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._heartbeat.tick()
             if engine.is_closing(self.spider.crawler):
                 self._worker.stop()
+                engine.give_back(self.spider.crawler, self._give_back)
             self._finish_pages()
             self._note_heartbeats()
             self._report.update()

@@ -196,6 +196,7 @@ SETTINGS = tuple(option.setting for option in OPTIONS)
 ALWAYS = "BLOOMFILTER_ALWAYS"
 ITEM_KEY = "BLOOMFILTER_ITEM_KEY"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
+SHARED_DELAY = "BLOOMFILTER_SHARED_DELAY"
 _SIZES = "BLOOMFILTER_CAPACITY, the expected number of distinct requests, and BLOOMFILTER_ERROR_RATE"
 # What to set in place of settings of other packages for scrapy-redis, which nothing here would read.
 _OF_FORKS = {
@@ -237,6 +238,7 @@ class BloomSettings:
         retry_failed: whether the next run of `BloomScheduler` crawls requests whose page or item failed.
         retry_statuses: statuses of refused responses that make a page a failed one.
         item_key: fields of an item that are its key for `UniqueItemsPipeline`, or a function that returns the key.
+        shared_delay: whether the delays of the downloader are those of all workers together.
 
     Example:
         >>> BloomSettings(capacity=5000).capacity, BloomSettings().batch_size
@@ -257,6 +259,7 @@ class BloomSettings:
     retry_failed: bool = False
     retry_statuses: frozenset[int] = frozenset((*range(500, 600), 408, 429))
     item_key: tuple[str, ...] | Callable[[Any], Any] | None = None
+    shared_delay: bool = False
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> Self:
@@ -284,6 +287,7 @@ class BloomSettings:
         if settings.get(ITEM_KEY) is not None:
             values["item_key"] = _item_key(settings[ITEM_KEY])
         values["retry_failed"] = read_flag(settings, RETRY_FAILED)
+        values["shared_delay"] = read_flag(settings, SHARED_DELAY)
         return cls(**values, always=_patterns(settings.get(ALWAYS)))
 
     def refuse_queue_options(self) -> None:
@@ -362,7 +366,8 @@ def _item_key(value: Any) -> tuple[str, ...] | Callable[[Any], Any]:
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
-    known = {name.removeprefix(PREFIX): name for name in (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, ITEM_KEY)}
+    names = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, ITEM_KEY, SHARED_DELAY)
+    known = {name.removeprefix(PREFIX): name for name in names}
     for name, instead in _OF_FORKS.items():
         if settings.get(name) is not None:
             raise ConfigError(f"{name}: is a setting of another package; remove it, and set {instead}")

@@ -49,6 +49,7 @@ class QueueKeys:
         self.absent = f"{stem}:absent"
         self.dupefilter = f"{stem}:dupefilter"
         self._of_workers = f"{stem}:leases:", f"{stem}:taken:"
+        self._of_slots = f"{stem}:pace:"
 
     def of_scripts(self, filter_key: str) -> tuple[str, ...]:
         """Return KEYS of the queue's scripts, in the order of `queue.lua`."""
@@ -58,6 +59,10 @@ class QueueKeys:
     def of_worker(self, worker: str) -> tuple[str, ...]:
         """Return the sorted sets of a worker's leases, and of the requests that its last sync took."""
         return tuple(prefix + worker for prefix in self._of_workers)
+
+    def of_slot(self, name: str) -> str:
+        """Return the hash of the next moment of a slot of the downloader, whose name may be any text."""
+        return self._of_slots + name.encode(errors="backslashreplace").decode()
 
     def share_slot_with(self, key: str) -> bool:
         """Return whether `key` is in the queue's cluster slot."""
@@ -70,7 +75,8 @@ class QueueKeys:
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its other keys."""
-        return key in (*self.of_scripts(self.queue), self.rest) or key.startswith(self._of_workers)
+        mine = (*self.of_scripts(self.queue), self.rest)
+        return key in mine or key.startswith((*self._of_workers, self._of_slots))
 
 
 def partition_keys(queue: str, filter_key: str, count: int) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from devtools.crawl_process import Crawl
-from scrapy_bloom import BloomFilter
+from scrapy_bloom import BloomFilter, pace
 from scrapy_bloom import report as stats
 from tests.support.extensions import BrokenWorker, enabling
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter
@@ -18,7 +18,10 @@ from tests.support.servers import Server
 from tests.support.waiting import until
 
 # Shown where there is something to show.
-TROUBLES = {stats.RECOVERED, stats.DEAD_LETTERS, stats.FAILED, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE}
+TROUBLES = {
+    *(stats.RECOVERED, stats.DEAD_LETTERS, stats.FAILED, stats.QUEUE_LOSSES, stats.UNSERIALIZABLE),
+    *(pace.RESERVED, pace.WASTED),
+}
 PAGES = 60
 
 

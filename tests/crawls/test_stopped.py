@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import Crawl
-from tests.support.outcomes import complaints_in
-from tests.support.pages import tree
+from tests.support.outcomes import assert_complete, complaints_in, number_kept
+from tests.support.pages import star, tree
 from tests.support.scenario import FILTER_ALONE, MIDDLE, OURS, PAGES, Kind, Scene, asyncio_first, keys_of, scene
 from tests.support.servers import Server
+from tests.support.spiders import slotted
+from tests.support.waiting import until
 
+HOUR = 3600
 KINDS = {"BloomScheduler": OURS, "the filter alone": FILTER_ALONE}
 
 
@@ -42,3 +45,31 @@ def test_what_waits(kind: str, persists: bool, reactor: Kind, valkey: Server, ke
     assert 0 < int(told.split()[0]) < PAGES
     assert f"still waited in the queue '{key}:queue' are deleted" in told
     assert "SCHEDULER_PERSIST = True" in told
+
+
+@asyncio_first
+def test_waiting_requests_are_given_back(reactor: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
+    """With a long delay a worker that is stopped ends soon. The requests that waited for it are fetched by the next.
+
+    Nothing else happens to them: no errback, no retry, no failure that BLOOMFILTER_RETRY_FAILED would keep.
+    """
+    pages = 17
+    settings: Kind = {**OURS, **reactor, "SCHEDULER_PERSIST": True, "BLOOMFILTER_RETRY_FAILED": True}
+    with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key, delay=0) as played:
+        played.spider = slotted.__file__
+        worker = played.start("stopped", {**settings, "DOWNLOAD_DELAY": HOUR})
+        # The first page, and another one in a slot of its own; the rest are in the downloader, or taken ahead.
+        until(lambda: len(worker.received) == 2 and number_kept(client, f"{key}:queue") == pages - 2)
+        worker.process.send_signal(signal.SIGTERM)
+        ended = worker.wait()
+        assert client.zcard(f"{key}:queue") == pages - 2
+        assert number_kept(client, f"{key}:queue") == pages - 2
+        assert not client.exists(f"{{{key}:queue}}:failed")
+        last = played.crawl(settings, "last")
+        assert_complete(played, last)
+        assert played.twice == 0
+    assert ended.exit_code == 0
+    assert " ERROR: " not in ended.log
+    assert complaints_in(ended.log) == []
+    assert [name for name in ended.stats if name.startswith(("retry/", "spider_exceptions/"))] == []
+    assert "given back" not in ended.log.lower()

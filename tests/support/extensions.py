@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any, Self
 
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy_redis.connection import get_redis
@@ -103,6 +103,22 @@ class StatsInRedis(RedisStatsCollector):  # type: ignore[misc]  # scrapy-redis h
     def close_spider(self, spider: object = None, reason: str = "") -> None:  # noqa: ARG002  # Scrapy's arguments
         """Delete the stats."""
         self.clear_stats()
+
+
+class SlotlessDownloader:
+    """A downloader of another kind."""
+
+    def __init__(self, _: Crawler) -> None:
+        self.active: set[Any] = set()
+
+    def fetch(self, request: Request) -> None:
+        """Download nothing."""
+
+    def needs_backout(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Have nothing to close."""
 
 
 class BrokenWorker:

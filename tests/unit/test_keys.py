@@ -16,10 +16,10 @@ from scrapy_bloom.queue.keys import QueueKeys, key_of, partition_keys, queue_nam
 def test_keys_of_a_queue(queue: str, stem: str) -> None:
     """The queue itself, and all keys of its workers, in its cluster slot wherever possible."""
     keys = QueueKeys(queue)
-    names = [keys.crawl, keys.dead_letters, keys.absent, *keys.of_worker("host-1-abc")]
-    assert names == [
-        f"{stem}:{end}" for end in ("crawl", "dead-letter", "absent", "leases:host-1-abc", "taken:host-1-abc")
-    ]
+    slot = keys.of_slot("http://a:b@{c} \ud800")
+    names = [keys.crawl, keys.dead_letters, keys.absent, *keys.of_worker("host-1-abc"), slot]
+    ends = "crawl", "dead-letter", "absent", "leases:host-1-abc", "taken:host-1-abc", r"pace:http://a:b@{c} \ud800"
+    assert names == [f"{stem}:{end}" for end in ends]
     assert all(keys.include(name) for name in (queue, *names))
     assert keys.share_a_slot == (len({key_slot(name.encode()) for name in (queue, *names)}) == 1)
 

@@ -30,6 +30,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "retry_failed": (False, "True", True),
     "retry_statuses": (OF_FAILED_PAGES, "4XX,999", {*range(400, 500), 999}),
     "item_key": (None, "shop, number", ("shop", "number")),
+    "shared_delay": (False, "True", True),
 }
 
 
@@ -155,7 +156,7 @@ INVALID: dict[str, tuple[list[object], str]] = {
         ["", "5", "5xx;408", 503, [200], [299], [1000], [50], ["2xx"], [503.0], [True], [None], {}],
         "['5xx', 408, 429]",
     ),
-    "RETRY_FAILED": (["yes", "2x", []], "must be True or False"),
+    **dict.fromkeys(("RETRY_FAILED", "SHARED_DELAY"), (["yes", "2x", []], "must be True or False")),
 }
 
 
