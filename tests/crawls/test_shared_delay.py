@@ -70,7 +70,10 @@ def test_an_hour(kind: Kind, valkey: Server, key: str, tmp_path: Path) -> None:
     """A crawl begins at once, and each worker holds one moment more, which no other has."""
     workers = 1 if kind is SCRAPY else 3
     with valkey.client() as client, scene(star(PAGES), tmp_path, valkey.url, key) as played:
-        started = [played.start(name, {**kind, **LONG}, CONCURRENT_REQUESTS=2) for name in "abc"[:workers]]
+        settings = {**kind, **LONG, "CONCURRENT_REQUESTS": 2, "SCHEDULER_PERSIST": True}
+        started = [played.start("a", settings)]
+        until(lambda: kind is SCRAPY or client.zcard(f"{key}:queue"))
+        started += [played.start(name, settings) for name in "bc"[: workers - 1]]
         until(lambda: taken(client, key) == workers + 1)
         assert played.site.paths == ["/"]
         if kind is OURS:

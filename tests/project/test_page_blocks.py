@@ -11,11 +11,12 @@ import pytest
 from scrapy import Request, Spider
 
 from scrapy_bloom import RedisSpider
+from scrapy_bloom.pace import RESERVED, WASTED
 from tests.project.test_page_settings import settings_of
 from tests.support import command
 from tests.support.documentation import blocks
-from tests.support.outcomes import assert_ended_well
-from tests.support.pages import star
+from tests.support.outcomes import assert_complete, assert_ended_well
+from tests.support.pages import star, tree
 from tests.support.scenario import OURS, scene
 from tests.support.servers import running
 from tests.support.spiders import storing, unfiltered
@@ -120,6 +121,18 @@ def test_unique_items(tmp_path: Path) -> None:
         done = command.run("clear", "--key", filter_key, "--redis-url", server.url, "--yes", cwd=tmp_path)
         assert done.returncode == 0
         assert client.keys(f"*{filter_key}*") == []
+
+
+def test_shared_delay(tmp_path: Path) -> None:
+    """Two workers with the page's settings, and a smaller delay, reserve a moment for each request."""
+    (settings,) = blocks("shared-delay.md", "python")
+    chosen = {**OURS, **settings_of(settings, {})}
+    assert chosen["DOWNLOAD_DELAY"] > 1
+    with running("valkey") as server, scene(tree(10), tmp_path, server.url, "news", delay=0) as played:
+        ended = played.crawl_by("one", "other", kind={**chosen, "DOWNLOAD_DELAY": 0.05})
+        assert_complete(played, *ended)
+        moments = sum(each.stats.get(RESERVED, 0) - each.stats.get(WASTED, 0) for each in ended)
+        assert moments == len(played.site.fetched)
 
 
 def test_redis_cli() -> None:

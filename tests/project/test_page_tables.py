@@ -15,7 +15,16 @@ from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.cli.doctor import CHECKS, name_of
 from scrapy_bloom.components import WITHOUT_EFFECT
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.settings import _OF_FORKS, ITEM_KEY, OPTIONS, RETRY_FAILED, RETRY_STATUSES, SETTINGS, BloomSettings
+from scrapy_bloom.settings import (
+    _OF_FORKS,
+    ITEM_KEY,
+    OPTIONS,
+    RETRY_FAILED,
+    RETRY_STATUSES,
+    SETTINGS,
+    SHARED_DELAY,
+    BloomSettings,
+)
 from scrapy_bloom.transport.urls import SCHEMES
 from tests.support.documentation import EVERY_PAGE, ROOT, section, table, tables, text, text_of
 
@@ -33,10 +42,12 @@ def test_settings() -> None:
     assert allowed == [[f"`{name}`", option.allowed] for name, option in zip(SETTINGS, OPTIONS, strict=True)]
 
 
-def test_settings_of_failed_pages() -> None:
-    """The settings of failed pages have a row each, with their defaults."""
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table("docs/settings.md", "Pages that failed")}
-    assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES)
+def test_settings_without_a_number() -> None:
+    """The settings of failed pages and of the shared delay have a row each, with their defaults."""
+    sections = "Pages that failed", "One delay for all workers"
+    found = [row for each in sections for row in table("docs/settings.md", each)]
+    rows = {row[0].strip("`"): row[1].strip("`") for row in found}
+    assert tuple(rows) == (RETRY_FAILED, RETRY_STATUSES, SHARED_DELAY)
     read = BloomSettings.from_settings(Settings({name: ast.literal_eval(value) for name, value in rows.items()}))
     assert read == BloomSettings()
 
@@ -91,6 +102,7 @@ def test_keys() -> None:
         of_queue.failed,
         of_queue.deaths,
         of_queue.rest,
+        of_queue.of_slot("<slot>"),
     ]
 
 
