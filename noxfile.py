@@ -28,13 +28,16 @@ ENDS = [
     "tests/scrapy/test_addon.py",
     *(
         f"tests/crawls/test_{name}.py"
-        for name in ("crawls", "failed_pages", "items", "start_urls", "stopped", "unique_items")
+        for name in ("crawls", "failed_pages", "items", "shared_delay", "start_urls", "stopped", "unique_items")
     ),
 ]
 # Versions of Scrapy must agree on stored requests, and fingerprints of plain URLs with theirs.
 REQUESTS = ["tests/scrapy/test_golden_fingerprints.py", "tests/unit/test_fingerprints.py"]
-# Each version passes an item through the pipelines in its own way.
-STORED = [*REQUESTS, "tests/crawls/test_crawls.py", "tests/crawls/test_unique_items.py"]
+# Each version passes an item through the pipelines in its own way, and has its own downloader.
+STORED = [
+    *REQUESTS,
+    *(f"tests/crawls/test_{name}.py" for name in ("crawls", "shared_delay", "stopped", "unique_items")),
+]
 TYPED = "tests/project/typing/api.py"
 INSTALLED = """
 import scrapy_bloom, sysconfig

@@ -24,7 +24,7 @@ from scrapy_bloom.pace import Moments, Pacer
 from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, call_safely, warn_about_memory, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import SHARED_DELAY, BloomSettings, path_of, read_flag
+from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
@@ -43,7 +43,7 @@ def share_delay(crawler: Crawler, runtime: Runtime) -> None:
         ConfigError: the downloader has no slots.
     """
     settings, stats = crawler.settings, crawler.stats
-    if read_flag(settings, SHARED_DELAY) and stats is not None:
+    if BloomSettings.from_settings(settings).shared_delay and stats is not None:
         keys = QueueKeys(queue_of(settings, crawler.spider or crawler.spidercls))
         Pacer(crawler, Moments(settings, keys.of_slot), partial(call_safely, stats.inc_value), runtime).start()
 

@@ -55,11 +55,6 @@ class AcknowledgesWhatItGivesBack(Worker):
         pass
 
 
-class GivesBackTwice(Worker):
-    def give_back(self, member: bytes) -> None:
-        self.queues[self.running[member].queue].requeued.append(self.running[member].entry)
-
-
 class StartsOnce(Worker):
     def _note_kept(self, queue: Queue, joined: Joined) -> None:
         super()._note_kept(queue, joined._replace(has_calls=True))

@@ -45,6 +45,8 @@ def test_moments_follow_each_other(moments: Moments) -> None:
     assert moments.reserve(["a"], [HOUR]) == [0]
     assert hours(moments, "a", "b", "a", gap=2 * HOUR) == [1, 0, 3]
     assert hours(moments, "a", "b") == [5, 2]
+    assert moments.reserve(["c", "d"], [HOUR, 2 * HOUR]) == [0, 0]
+    assert hours(moments, "c", "d") == [1, 2]
 
 
 @pytest.mark.parametrize(("jump", "expected"), [(2 * HOUR, 3), (-2 * HOUR, 1), (-9 * HOUR, 0)])

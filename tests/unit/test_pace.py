@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from redis import exceptions
+from scrapy import Request
 
+from scrapy_bloom.engine import pace_downloads
 from scrapy_bloom.pace import RESERVED, WASTED, Moments, Pacer
 from scrapy_bloom.runtime import Runtime
 from tests.support.in_process import run, start
@@ -22,7 +24,7 @@ class Clock(Runtime):
     """A clock that a test moves, with timers."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now, self.is_calling = 1000.0, False
         self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def monotonic(self) -> float:
@@ -40,7 +42,10 @@ class Clock(Runtime):
         await asyncio.sleep(0)
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
+        assert not self.is_calling  # a thread of the pool at a time
+        self.is_calling = True
         await asyncio.sleep(0)
+        self.is_calling = False
         return call()
 
 
@@ -71,7 +76,7 @@ class Slot:
 
     def __init__(self, name: str, transfers: int = 9) -> None:
         self.name, self.delay, self.room = name, DELAY, transfers
-        self.queue: deque[int] = deque()
+        self.queue: deque[Any] = deque()
 
     def free_transfer_slots(self) -> int:
         return self.room
@@ -106,7 +111,8 @@ class World:
 
     def send(self, slot: Slot) -> None:
         slot.queue.popleft()
-        slot.room -= 1
+        # Scrapy begins the transfer in the next step of the loop.
+        asyncio.get_running_loop().call_soon(lambda: setattr(slot, "room", slot.room - 1))
         self.sent.append((slot.name, self.clock.now))
 
     async def settle(self) -> None:
@@ -151,6 +157,20 @@ def test_one_moment_for_each_request() -> None:
     assert gaps(world) == [DELAY] * 3
     assert world.counts == {RESERVED: 4}
     assert len(world.redis.calls) == 4
+
+
+def test_requests_that_arrive_during_a_call() -> None:
+    """A slot that is asked for already is not asked for again."""
+
+    async def play(world: World) -> None:
+        slot = Slot("a")
+        slot.queue.extend(range(3))
+        for _ in range(20):
+            world.look(slot)
+            await asyncio.sleep(0)
+
+    world = played(play)
+    assert (len(world.sent), world.counts) == (1, {RESERVED: 2})
 
 
 def test_slots_ask_together() -> None:
@@ -248,3 +268,30 @@ def test_a_stop_in_silence() -> None:
         await world.wait(2)
 
     assert [name for name, _ in played(play).sent] == ["a"]
+
+
+def test_one_request_for_each_moment() -> None:
+    """The hook sends one request alone, also if Scrapy would send all, since much jitter has made the delay 0."""
+    slot, sent, asked = Slot("a"), list[Request](), list[str]()
+
+    def send_all(_: str, slot: Slot) -> None:  # Scrapy 2.13 passes the spider first
+        while slot.queue:
+            sent.append(slot.queue.popleft()[0])
+
+    def is_first(_: Slot, name: str, __: object) -> bool:
+        asked.append(name)
+        return len(asked) == 1
+
+    downloader: Any = SimpleNamespace(slots={}, DOWNLOAD_SLOT="download_slot", _process_queue=send_all)
+    crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=downloader))
+    release = pace_downloads(crawler, is_first)
+    pace_downloads(crawler, lambda *_: True)  # of a second dupefilter: nothing more
+    requests = [Request(f"data:,{number}", meta={"download_slot": 5}) for number in range(4)]
+    slot.queue.extend((request, None) for request in requests)
+    downloader._process_queue("spider", slot)
+    assert (sent, asked) == (requests[:1], ["5", "5"])
+    slot.delay = 0
+    downloader._process_queue("spider", slot)
+    assert (sent, asked) == (requests, ["5", "5"])
+    release()
+    assert downloader._process_queue is send_all
