@@ -14,7 +14,7 @@ from typing import Any
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from scrapy_bloom import engine
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -81,7 +81,8 @@ class Pacer:
         # By slot: its moment, and its name with a function that has the downloader look at the slot.
         self._moments: dict[Any, float] = {}
         self._needy: dict[Any, tuple[str, Callable[[], object]]] = {}
-        self._is_asking = self._is_closed = False
+        self._is_asking = False
+        self._asking: Any = None
         self._usual = math.inf  # seconds of a round trip
 
     def start(self) -> None:
@@ -112,7 +113,7 @@ class Pacer:
         self._needy[slot] = name, look
         if not self._is_asking:
             self._is_asking = True
-            deferred_from_coro(self._ask())
+            self._asking = deferred_from_coro(self._ask())
         return False
 
     async def _ask(self) -> None:
@@ -134,8 +135,6 @@ class Pacer:
                 if not is_silent:
                     engine.end_crawl(self._crawler, error, self._runtime)
         self._is_asking = False
-        if self._is_closed:
-            self._source.close()
 
     def _needs(self, slot: Any) -> bool:
         return slot not in self._moments and slot.queue and slot.free_transfer_slots() > 0
@@ -173,6 +172,8 @@ class Pacer:
             look()
         self._needy = {}
 
-    def _close(self) -> None:
-        self._is_closed = True
+    async def _close(self) -> None:
+        """Close the connection after the call that is under way."""
+        if self._asking is not None:
+            await maybe_deferred_to_future(self._asking)
         self._source.close()

@@ -44,7 +44,8 @@ class Clock(Runtime):
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         assert not self.is_calling  # a thread of the pool at a time
         self.is_calling = True
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
         self.is_calling = False
         return call()
 
@@ -55,7 +56,7 @@ class Redis(Moments):
     def __init__(self, clock: Clock) -> None:
         self.clock, self.calls, self.free = clock, list[Sequence[str]](), dict[str, float]()
         self.error: Exception | None = None
-        self.slowness = 0.0
+        self.slowness, self.is_closed = 0.0, False
 
     def reserve(self, slots: Sequence[str], gaps: Sequence[int]) -> Sequence[int]:
         self.calls.append(slots)
@@ -69,6 +70,9 @@ class Redis(Moments):
             waits.append(round((moment - self.clock.now) * 1e6))
         self.clock.now += self.slowness
         return waits
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Slot:
@@ -268,6 +272,24 @@ def test_a_stop_in_silence() -> None:
         await world.wait(2)
 
     assert [name for name, _ in played(play).sent] == ["a"]
+
+
+def test_the_end() -> None:
+    """The connection is closed when the spider is, after the call that is under way."""
+
+    async def play(world: World) -> None:
+        slot = Slot("a")
+        slot.queue.append(0)
+        world.look(slot)
+        while not world.clock.is_calling:
+            await asyncio.sleep(0)
+        ending = asyncio.ensure_future(world.pacer._close())
+        await asyncio.sleep(0)
+        assert (world.redis.is_closed, len(world.redis.calls)) == (False, 0)
+        await ending
+        assert (world.redis.is_closed, len(world.redis.calls)) == (True, 1)
+
+    played(play)
 
 
 def test_one_request_for_each_moment() -> None:
