@@ -182,7 +182,8 @@ def give_back(crawler: Crawler, takes: Callable[[Request], bool]) -> None:
     for slot in [*slots.values()]:
         for waiting in [*slot.queue]:
             request, result = waiting
-            if takes(request):
+            # The end of one may let Scrapy send another one.
+            if waiting in slot.queue and takes(request):
                 slot.queue.remove(waiting)
                 request.errback = None
                 result.errback(GivenBackError())

@@ -152,7 +152,10 @@ class Worker:
         self.ready = []
 
     def give_back(self, member: bytes) -> None:
-        """Do the same with a request in the engine that has not begun; `finish` then acknowledges nothing."""
+        """Requeue a running request that has not begun, or drop one that only this process could run.
+
+        Its `finish`, which still comes, acknowledges nothing.
+        """
         page = self.running[member]
         if not page.is_requeued:
             self._put_back(page.entry, page.queue)
