@@ -10,7 +10,7 @@ from tests.support.outcomes import assert_complete, complaints_in, number_kept
 from tests.support.pages import star, tree
 from tests.support.scenario import FILTER_ALONE, MIDDLE, OURS, PAGES, Kind, Scene, asyncio_first, keys_of, scene
 from tests.support.servers import Server
-from tests.support.spiders import slotted
+from tests.support.spiders import local_links, slotted
 from tests.support.waiting import until
 
 HOUR = 3600
@@ -73,3 +73,19 @@ def test_waiting_requests_are_given_back(reactor: Kind, valkey: Server, key: str
     assert complaints_in(ended.log) == []
     assert [name for name in ended.stats if name.startswith(("retry/", "spider_exceptions/"))] == []
     assert "given back" not in ended.log.lower()
+
+
+def test_waiting_requests_that_cannot_be_serialized(valkey: Server, key: str, tmp_path: Path) -> None:
+    """They are dropped, as those that were only taken ahead, and one warning gives their number."""
+    pages = 13
+    settings: Kind = {**OURS, "SCHEDULER_PERSIST": True, "DOWNLOAD_DELAY": HOUR}
+    with valkey.client() as client, scene(star(pages), tmp_path, valkey.url, key, delay=0) as played:
+        played.spider = local_links.__file__
+        worker = played.start("stopped", settings)
+        local = sum(map(local_links.is_local, played.site.links))
+        until(lambda: len(worker.received) == 1 and number_kept(client, f"{key}:queue") == pages - 1 - local)
+        worker.process.send_signal(signal.SIGTERM)
+        ended = worker.wait()
+        assert client.zcard(f"{key}:queue") == pages - 1 - local
+    (warning,) = [line for line in complaints_in(ended.log) if "not crawled" in line]
+    assert f"{local} requests could not be serialized and were not crawled" in warning
