@@ -1,11 +1,13 @@
-"""The gaps between the requests that a site gets from workers with one delay, BLOOMFILTER_SHARED_DELAY.
+"""The gaps between the requests that a site gets from workers with one delay, and how workers share a small crawl.
 
-The delay is 0.2 s without jitter. The site notes the time of each request. "Alone" is one worker without the setting.
-Time runs from the first request to the last one. A short gap is below half of the delay.
+The shared delay (BLOOMFILTER_SHARED_DELAY) is 0.2 s without jitter. The site notes the time of each request. "Alone" is
+one worker without the setting. Time runs from the first request to the last one. A short gap is below half of the
+delay. In the small crawls, which are trees, each worker has the delay by itself.
 """
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -17,12 +19,14 @@ from benchmarks.harness.plots import Plot
 from benchmarks.subjects import paced
 from devtools.crawl_process import ROOT, CrawlProcess, Job
 from devtools.servers import Server, available, running
-from devtools.site import Site, serving
+from devtools.site import Links, Site, serving
 
 DELAY = 0.2
 # Hosts, and the pages of each.
 CASES = ((1, 200), (10, 40))
 WORKERS = (1, 2, 4)
+# Pages, and workers, of the small crawls.
+SMALL = ((41, 2), (41, 4), (41, 8), (200, 2), (200, 4), (200, 8))
 MOST_SHORT, MOST_TIMES = 1, 1.05
 SETTINGS = {
     "SCHEDULER": "scrapy_bloom.BloomScheduler",
@@ -37,10 +41,11 @@ SETTINGS = {
 
 
 class Seen(NamedTuple):
-    """The requests that the sites saw: the gaps of each site, and the seconds of all."""
+    """The requests that the sites saw: the gaps of each site, the seconds of all, and the number of each worker."""
 
     gaps: list[float]
     seconds: float
+    shares: list[int]
 
     @property
     def short(self) -> int:
@@ -52,9 +57,17 @@ def run(_: Sequence[Path]) -> list[Plot]:
     """Crawl by one worker alone, and by one and more with one delay."""
     with running(available()[0]) as server:
         for hosts, pages in CASES:
-            found = {"alone": crawl(server, hosts, pages, 1, is_shared=False)}
-            found |= {f"workers: {n}": crawl(server, hosts, pages, n, is_shared=True) for n in WORKERS}
+            links = {"/": [f"/{page}" for page in range(1, pages)], **{f"/{page}": [] for page in range(1, pages)}}
+            found = {"alone": crawl(server, links, hosts, 1, is_shared=False)}
+            found |= {f"workers: {n}": crawl(server, links, hosts, n, is_shared=True) for n in WORKERS}
             _print(f"Hosts: {hosts}, pages of each: {pages}. {server.name}.", found)
+        rows = []
+        for pages, workers in SMALL:
+            paths = ["/", *(f"/{page}" for page in range(1, pages))]
+            links = {path: paths[2 * page + 1 : 2 * page + 3] for page, path in enumerate(paths)}
+            seen = crawl(server, links, 1, workers, is_shared=False)
+            rows.append((f"{pages}", f"{workers}", ", ".join(map(str, seen.shares)), f"{seen.seconds:.1f}"))
+        report.table("Small crawls.", ("pages", "workers", "pages of each worker", "seconds"), rows)
     return []
 
 
@@ -72,17 +85,20 @@ def _print(title: str, found: dict[str, Seen]) -> None:
     report.target(f"{[*found][-1]}, times one worker alone,", most.seconds / alone.seconds, MOST_TIMES)
 
 
-def crawl(server: Server, hosts: int, pages: int, workers: int, *, is_shared: bool) -> Seen:
+def crawl(server: Server, links: Links, hosts: int, workers: int, *, is_shared: bool) -> Seen:
     """Crawl the sites, and return what they saw."""
-    links = {"/": [f"/{page}" for page in range(1, pages)], **{f"/{page}": [] for page in range(1, pages)}}
+    shares = Counter[str]()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-")))
         sites = [stack.enter_context(serving(links, host=f"127.0.0.{number}")) for number in range(1, hosts + 1)]
-        times = [_noting(site) for site in sites]
+        times = [_noting(site, shares) for site in sites]
         settings = {**SETTINGS, "REDIS_URL": server.url, "BLOOMFILTER_SHARED_DELAY": is_shared}
         starts = {"starts": " ".join(f"{site.url}/" for site in sites)}
-        job = Job(("runspider", paced.__file__), starts, settings, {"SCRAPY_PROJECT": "", "PYTHONPATH": str(ROOT)})
-        processes = [CrawlProcess(f"worker-{number}", job, scratch) for number in range(workers)]
+        place = {"SCRAPY_PROJECT": "", "PYTHONPATH": str(ROOT)}
+        processes = []
+        for name in [f"worker-{number}" for number in range(workers)]:
+            job = Job(("runspider", paced.__file__), starts, {**settings, "USER_AGENT": name}, place)
+            processes.append(CrawlProcess(name, job, scratch))
         for process in processes:
             stack.callback(process.kill)
         for process in processes:
@@ -90,11 +106,16 @@ def crawl(server: Server, hosts: int, pages: int, workers: int, *, is_shared: bo
                 raise RuntimeError(f"a crawl failed; the end of its log:\n{process.last_lines}")
     report.say(f"  hosts: {hosts}, workers: {workers}, shared: {is_shared}")
     gaps = [after - before for each in times for before, after in pairwise(each)]
-    return Seen(gaps, max(map(max, times)) - min(map(min, times)))
+    return Seen(gaps, max(map(max, times)) - min(map(min, times)), sorted(shares.values()))
 
 
-def _noting(site: Site) -> list[float]:
-    """Return the list to which a site appends the time of each request."""
+def _noting(site: Site, shares: Counter[str]) -> list[float]:
+    """Return the list to which a site appends the time of each request, which it counts for its worker."""
     times: list[float] = []
-    site.before = lambda _: times.append(time.monotonic())
+
+    def note(worker: str) -> None:
+        times.append(time.monotonic())
+        shares[worker] += 1
+
+    site.before = note
     return times

@@ -30,7 +30,10 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
         r"(?s)\| 5,000,000 +\| +1e-06 \| +0 \|.*\| MessagePack +\|",
     ),
     "field": ({"ROUNDS": 1}, r"\| scrapy-bloom, add_many +\| +100 \|"),
-    "pace": ({"CASES": ((1, 3),), "WORKERS": (2,)}, r"\| workers: 2 +\|.* of 2 \|"),
+    "pace": (
+        {"CASES": ((1, 3),), "WORKERS": (2,), "SMALL": ((3, 1),)},
+        r"(?s)\| workers: 2 +\|.* of 2 \|.*\| 3 +\| +1 \| +3 \|",
+    ),
     "path": ({}, r"\| queue/worker.py +\|"),
 }
 
