@@ -11,8 +11,9 @@ from scrapy_redis import pipelines
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom.codec import require_serializer
+from scrapy_bloom.command import reports_at_exit, running_command
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
-from scrapy_bloom.engine import reports_at_exit, running_command, scheduler_of
+from scrapy_bloom.engine import scheduler_of
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scheduler import BloomScheduler

@@ -16,6 +16,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import engine
+from scrapy_bloom.command import reports_at_exit
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -25,6 +26,7 @@ from scrapy_bloom.queue.keys import FilterKey, QueueKeys, queue_of
 from scrapy_bloom.report import CrawlReporter, call_safely, warn_about_memory, warn_of_deleted_requests
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, path_of, read_flag
+from scrapy_bloom.stats import guard_stats
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS
@@ -91,7 +93,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         self._take_settings()
 
     @classmethod
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def from_spider(cls, spider: Spider) -> Self:
         """Build the dupefilter for scrapy-redis's Scheduler and its subclasses, such as BloomScheduler.
 
@@ -111,7 +113,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         return self
 
     @classmethod
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the dupefilter for Scrapy's own Scheduler.
 
@@ -204,7 +206,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         config = BloomSettings.from_settings(settings)
         config.refuse_queue_options()
         if crawler is not None:
-            engine.guard_stats(crawler, cls._runtime)
+            guard_stats(crawler, cls._runtime)
             share_delay(crawler, cls._runtime)
         # The client of a cluster connects when it is made.
         server = retry_until(lambda: connect(settings), config.retry_timeout, runtime=cls._runtime)
@@ -232,7 +234,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             ConfigError: a crawl uses the filter at the former key.
         """
         if name == "key" and getattr(self, "report", None) is not None:
-            with engine.reports_at_exit():
+            with reports_at_exit():
                 raise ConfigError(
                     f"SCHEDULER_DUPEFILTER_KEY = {self.key!r}: the crawl uses the filter at this key already, and "
                     f"{type(self).__qualname__}.key cannot become {value!r}; set the setting, where %(x)s is the "
@@ -251,7 +253,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             self.filter.close()
         disconnect(self.server)
 
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def _take_settings(self) -> None:
         """Take the settings of the crawl in which the constructor is called, if the crawls of this process agree."""
         crawlers = engine.crawlers()

@@ -1,24 +1,11 @@
-"""Reach into Scrapy's engine and command where they have no public API, and bridge differences between versions.
+"""Reach into Scrapy's engine where it has no public API, and bridge differences between versions."""
 
-Scrapy logs an error at the start as a traceback, followed by errors that only result from it. Scrapy up to 2.14 then
-exits with code 0, and so does every version after a crawl that its own code has closed. So this module ends the command
-of a refused or aborted crawl with one final line on stderr and a non-zero exit code, and hides these tracebacks.
-"""
-
-import atexit
-import gc
-import logging
 import math
 import re
-import sys
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
 from copy import copy
-from functools import partial, wraps
-from pathlib import Path
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from scrapy import Request, Spider, signals
@@ -26,15 +13,14 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pipelines import ItemPipelineManager
 from scrapy.spidermiddlewares.httperror import HttpError
-from scrapy.statscollectors import StatsCollector
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.trackref import live_refs
 from twisted.python.failure import Failure
 
+from scrapy_bloom.command import report_at_exit
 from scrapy_bloom.errors import BloomError, ConfigError
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.text import LimitedWarnings, get_logger
-from scrapy_bloom.transport.connect import bound_clients
+from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.failures import FAULTS, describe
 
 logger = get_logger(__name__)
@@ -53,19 +39,6 @@ _PROCESS_ITEM_ASYNC = "process_item_async"
 _SLOT = -1
 # Scrapy 2.19 and newer: the error of `Crawler.engine` before the engine exists; older versions return None.
 _NO_ENGINE_ERROR = RuntimeError
-
-# The calls of a stats collector, and their answers without it. Scrapy 2.14 and newer keeps them in attributes, too.
-_STATS: dict[str, Callable[..., Any]] = {
-    "get_value": lambda key, default=None, spider=None: default,  # noqa: ARG005  # as Scrapy's
-    "get_stats": lambda *_, **__: {},
-    **dict.fromkeys(("set_value", "set_stats", "inc_value", "max_value", "min_value"), lambda *_, **__: None),
-    **dict.fromkeys(("clear_stats", "open_spider", "close_spider"), lambda *_, **__: None),
-}
-_CACHED = "_cached_"
-# A failed stats collector rests for so many times as long as it took to fail.
-_REST = 10
-# Its methods call each other. But redis-py logs each connection, and Scrapy counts that line by a further call.
-_DEPTH = 2
 
 # Scrapy's error text for a callback that the spider lacks.
 _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
@@ -124,52 +97,6 @@ def _has_failed(error: BaseException | None, statuses: Set[int]) -> bool:
     if isinstance(error, HttpError):
         return error.response.status in statuses
     return not isinstance(error, IgnoreRequest)
-
-
-def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
-    """Keep the errors of another package's stats collector from Scrapy, whose page each of them would lose.
-
-    A failed call is logged, and further ones are skipped for `_REST` times as long as it took, so that an outage does
-    not block the reactor. A collector in Redis gets the short timeouts of this package, and a warning.
-    """
-    stats: Any = crawler.stats
-    if type(stats).__module__ == StatsCollector.__module__:
-        return
-    setting = f"STATS_CLASS = '{type(stats).__module__}.{type(stats).__qualname__}'"
-    resume, complaints, active = 0.0, LimitedWarnings(logger), threading.local()
-
-    def guarded(call: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(call)
-        def call_or_skip(*arguments: Any, **options: Any) -> Any:
-            nonlocal resume
-            begin, depth = runtime.monotonic(), getattr(active, "depth", 0)
-            if begin < resume or depth > _DEPTH:
-                return instead(*arguments, **options)
-            active.depth = depth + 1
-            try:
-                return call(*arguments, **options)
-            except Exception as error:  # any error of another package
-                now = runtime.monotonic()
-                resume = now + _REST * (now - begin)
-                complaints.warn(
-                    "%s: failed (%s). Its stats are incomplete, and no page is lost", setting, describe(error)
-                )
-                return instead(*arguments, **options)
-            finally:
-                active.depth = depth
-
-        return call_or_skip
-
-    for name in _STATS.keys() & {*dir(type(stats))}:
-        call = object.__getattribute__(stats, name)
-        vars(stats).pop(_CACHED + name, None)
-        setattr(stats, name, guarded(call, _STATS[name]))
-    if bound_clients(stats):
-        logger.warning(
-            "%s: calls Redis for each stat of a page, which blocks the crawl, and misses the stats of an outage. "
-            "Remove it: `scrapy bloom info --json` has the crawl's numbers",
-            setting,
-        )
 
 
 class GivenBackError(IgnoreRequest):
@@ -390,79 +317,3 @@ def _engine(crawler: Crawler) -> Any:
 
 def _slot(crawler: Crawler) -> Any:
     return getattr(_engine(crawler), "_slot", None)
-
-
-# The end of a command.
-
-# The loggers of errors that only result from that of a refused start.
-_LOGGERS = [*map(logging.getLogger, ("asyncio", "scrapy.core.engine", "scrapy.utils.signal", "twisted"))]
-# The commands whose exit code was set.
-_commands: list[Any] = []
-
-
-def _has_no_traceback(record: logging.LogRecord) -> bool:
-    return record.exc_info is None
-
-
-@contextmanager
-def reports_at_exit() -> Iterator[None]:
-    """Make the `scrapy` command end with the text of a BloomError raised in the block.
-
-    A script that runs crawls itself gets the error from Scrapy, and decides what to show.
-    """
-    try:
-        yield
-    except BloomError as error:
-        if report_at_exit(str(error)):
-            logger.error("The crawl does not start: %s", error)
-            for other in _LOGGERS:
-                other.addFilter(_has_no_traceback)
-        raise
-    # Withdraw earlier reports: the caller caught the error, and the crawl starts after all.
-    for other in _LOGGERS:
-        other.removeFilter(_has_no_traceback)
-    atexit.unregister(_print)
-    while _commands:
-        _commands.pop().exitcode = 0
-
-
-def report_at_exit(text: str) -> bool:
-    """Make the `scrapy` command end with this text, on one line, and a non-zero exit code.
-
-    Takes a text, not an error: an error keeps its frames and their objects alive.
-
-    Returns:
-        False if no command runs, or one that reports its errors itself since it never crawls.
-    """
-    command = _running_command()
-    if command is None or not getattr(command, "requires_crawler_process", True):
-        return False
-    command.exitcode = 1
-    atexit.unregister(_print)
-    atexit.register(_print, " ".join(text.splitlines()))
-    _commands.append(command)
-    return True
-
-
-def running_command() -> str | None:
-    """Return the name of the running `scrapy` command, or None in another program."""
-    command = _running_command()
-    return None if command is None else type(command).__module__.rpartition(".")[2]
-
-
-def _running_command() -> Any:
-    """Return the running command object of Scrapy's command line, or None in another program."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        # Found by its file: the module's name is `__main__` if it runs as a script.
-        if frame.f_code.co_name == "execute" and Path(frame.f_code.co_filename).parts[-2:] == ("scrapy", "cmdline.py"):
-            return frame.f_locals["cmd"]
-        frame = frame.f_back
-    return None
-
-
-def _print(text: str) -> None:
-    # Twisted and asyncio log unhandled errors when the Deferred or task is collected: collect these first.
-    gc.collect()
-    # Not logged: the log may go to a file, or nowhere.
-    print("scrapy_bloom:", text, file=sys.stderr)

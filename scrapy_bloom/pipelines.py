@@ -12,6 +12,7 @@ from scrapy_redis import defaults, pipelines
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import engine
+from scrapy_bloom.command import reports_at_exit
 from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
 from scrapy_bloom.queue.keys import key_of
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -143,7 +144,7 @@ class RedisPipeline(WaitingPipeline, pipelines.RedisPipeline):  # type: ignore[m
         self._is_storing = False
 
     @classmethod
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the pipeline, as Scrapy does.
 

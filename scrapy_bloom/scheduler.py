@@ -21,6 +21,7 @@ from scrapy_redis.spiders import RedisMixin
 
 from scrapy_bloom import engine
 from scrapy_bloom.codec import RequestCodec, misread, order_of, require_serializer
+from scrapy_bloom.command import report_at_exit, reports_at_exit
 from scrapy_bloom.components import (
     CALLS,
     OF_DUPEFILTERS,
@@ -60,6 +61,7 @@ from scrapy_bloom.report import (
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings, path_of, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
+from scrapy_bloom.stats import guard_stats
 from scrapy_bloom.text import as_text, get_logger, plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
 from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of
@@ -126,7 +128,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     # The start.
 
     @classmethod
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def from_settings(cls, settings: BaseSettings) -> Self:
         """Check the settings and connect.
 
@@ -172,7 +174,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             read_flag(settings, name)
         require_serializer(settings)
 
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def open(self, spider: Spider) -> None:
         """Join the workers of the queue; its filter is created if there is none.
 
@@ -183,7 +185,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             BloomError: the queue or the filter cannot be used.
         """
         self.spider, settings = spider, spider.settings
-        engine.guard_stats(spider.crawler, self._runtime)
+        guard_stats(spider.crawler, self._runtime)
         # Again, since a subclass may have its own from_settings.
         self.check_settings(settings)
         self._config = config = BloomSettings.from_settings(settings)
@@ -512,7 +514,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         except (BloomError, *FAULTS) as error:
             self._report.refresh()
             problem = f"This worker could not leave the queue {self.queue_keys.queue!r}: {cause_of(error)}"
-            engine.report_at_exit(problem)
+            report_at_exit(problem)
             logger.error(
                 "%s. Its requests wait again after BLOOMFILTER_LEASE = %g s, and the next run continues this crawl",
                 problem,
@@ -527,7 +529,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """End the command with an error if requests of the queue were lost; return whether they were."""
         has_lost = any(report.has_lost for report in self._reports)
         if has_lost:
-            engine.report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
+            report_at_exit(f"the queue {self.queue_keys.queue!r} has lost requests, whose pages may be missing")
         return has_lost
 
     def _stop(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from scrapy.crawler import Crawler
 from scrapy_redis import spiders
 
-from scrapy_bloom import engine
+from scrapy_bloom.command import reports_at_exit
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.start_data import start_key_of
@@ -21,7 +21,7 @@ class _Connected:
     redis_key: Any
     _runtime: ClassVar[Runtime] = RUNTIME
 
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def setup_redis(self, crawler: Crawler | None = None) -> None:
         """Connect as scrapy-redis does.
 

@@ -23,6 +23,7 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import DeferredLock
 
 from scrapy_bloom import engine
+from scrapy_bloom.command import reports_at_exit
 from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -93,7 +94,7 @@ class UniqueItemsPipeline(WaitingPipeline):
         self._warnings = LimitedWarnings(get_logger(__name__), self._runtime.monotonic)
 
     @classmethod
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Build the pipeline, as Scrapy does.
 
@@ -110,7 +111,7 @@ class UniqueItemsPipeline(WaitingPipeline):
         crawler.signals.connect(self._disconnect, signals.spider_closed)
         return self
 
-    @engine.reports_at_exit()
+    @reports_at_exit()
     def open_spider(self, spider: Spider | None = None) -> None:  # noqa: ARG002
         """Take the pipelines behind this one from Scrapy: `process_item` calls them.
 

@@ -11,9 +11,9 @@ import scrapy_bloom
 # From the bottom up. A place is a package, or a module beside them.
 LEVELS = (
     {"cache", "errors", "runtime", "text"},
-    {"serializer", "settings"},
+    {"command", "serializer", "settings"},
     {"transport"},
-    {"engine", "filter", "fingerprints"},
+    {"engine", "filter", "fingerprints", "stats"},
     {"pace", "queue"},
     {"codec", "pipelines", "report", "start_data"},
     {"dupefilter", "spiders", "unique_items"},
@@ -41,6 +41,7 @@ OUTSIDE = {
     "settings": {"scrapy"},
     "spiders": {"scrapy", "scrapy_redis"},
     "start_data": {"scrapy", "scrapy_redis"},
+    "stats": {"scrapy"},
     "transport": {"hiredis", "redis", "scrapy", "scrapy_redis"},
     "unique_items": {"itemadapter", "scrapy", "twisted"},
 }
