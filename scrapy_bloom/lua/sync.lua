@@ -1,7 +1,8 @@
 -- KEYS: behind those of queue.lua the keys of start data.
--- sync WORKER KNOWN NEXT CRAWL FILTER IDLE WANT ROOM MAX_DEATHS SUSPECT STARTS KIND, the counts of five lists, and these: offers,
+-- sync WORKER KNOWN NEXT CRAWL FILTER DONE WANT ROOM MAX_DEATHS SUSPECT STARTS KIND, the counts of five lists, and these: offers,
 -- requests to requeue, failed, unreadable and done ones. An entry is the item in the filter (of a failed request its fingerprint) or
--- '', a score and a member. An offer without a member is only marked: its worker runs it. KNOWN and NEXT are records, see steps.lua.
+-- '', a score and a member. An offer without a member is only marked: its worker runs it. KNOWN and NEXT are records, see steps.lua. DONE
+-- is the number of leases that the worker is done with, and cannot acknowledge yet; -1: it holds nothing.
 -- WANT requests are taken, of ROOM bytes or one; with SUSPECT one of them may be a suspect. If there is none, as many start data, at
 -- most STARTS, of keys of this KIND.
 -- Returns OK, the record with a flag for each offer (1: new), the requests taken (score, member), the suspect among them or '', the
@@ -82,7 +83,7 @@ end
 
 -- How many requests this worker may take: it holds no more than its share of all that wait or are leased, rounded up.
 local function share_of(waiting)
-  local held, workers = held_by(ME), call('HLEN', WORKERS)
+  local held, workers = held_by(ME) - math.max(ARGV[6] + 0, 0), call('HLEN', WORKERS)
   if waiting >= workers * (held + want) then return want end
   local all = waiting + held
   for _, r in pairs(others_of(ME)) do all = all + r.held end
@@ -145,7 +146,7 @@ if match(record, '^%d+ 0 ') then -- its first sync: a join alone leaves nothing 
 end
 record = ARGV[3] .. table.concat(flags)
 my.held, my.synced = held_by(ME), NOW
-my.idle = (ARGV[6] == '1' and my.held == 0) and 1 or 0
+my.idle = (ARGV[6] == '-1' and my.held == 0) and 1 or 0
 local others = want > 0 and #taken == 0 and reap(most)
 keep(f)
 save('@' .. ME, record)

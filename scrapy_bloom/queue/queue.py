@@ -106,7 +106,8 @@ class Queue:
         self._sent[number] = Load(len(offers), len(requeued), tuple(page.entry.member for page in ended))
         lists = self._lists(offers, requeued, ended)
         head = self._steps.record, self._steps.numbered(number), self.crawl.id, self.crawl.filter_id
-        takes = int(orders.is_idle), orders.want, _TAKEN * self._max_bytes, terms.max_deaths, int(orders.may_suspect)
+        done = -1 if orders.is_idle else len(self.finished) - len(ended)
+        takes = done, orders.want, _TAKEN * self._max_bytes, terms.max_deaths, int(orders.may_suspect)
         starts = terms.starts if orders.may_start else 0, terms.start_kind
         values = chain.from_iterable(chain.from_iterable(lists))
         return Call("sync", (*head, *takes, *starts, *map(len, lists), *values))
