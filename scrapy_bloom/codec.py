@@ -30,8 +30,13 @@ _MAX_CALLBACKS = 10
 _MAX_SCORE = sys.float_info.max
 # The minutes of an arrival, after which they begin again: two years. The turns of a host in one.
 _MINUTES, _TURNS, _DIGITS = 2**20, 4096, 10**12
-# Requests of both serializers are known by their first byte. In MessagePack it is that of a dict.
-_FIRST_BYTES = {b"\x80": PICKLE, b"\xde": SERIALIZER, **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)}}
+# Requests of both serializers are known by their first byte, and so is JSON. In MessagePack it is that of a dict.
+_FIRST_BYTES = {
+    b"\x80": PICKLE,
+    b"{": "",
+    b"\xde": SERIALIZER,
+    **{bytes([0x80 + size]): SERIALIZER for size in range(1, 16)},
+}
 
 
 def require_serializer(settings: BaseSettings) -> None:
@@ -67,9 +72,9 @@ def misread(member: bytes, serializer: Any) -> str | None:
         serializer: the module of the setting.
 
     Returns:
-        Its path, or None if the request can be read, or was written by an unknown serializer.
+        Its path, or "" of one that writes JSON; None if the request can be read, or has no known form.
     """
-    name, writer = getattr(serializer, "__name__", ""), _FIRST_BYTES.get(member[:1])
+    name, writer = getattr(serializer, "__name__", None), _FIRST_BYTES.get(member[:1])
     if writer in (None, name) or name in _FIRST_BYTES.values():
         return None if writer == name else writer
     try:

@@ -37,7 +37,7 @@ from scrapy_bloom.components import (
 )
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter, share_delay
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, sum_of
+from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, read_filter, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import WaitingPipeline
 from scrapy_bloom.queue.heartbeat import Heartbeat
@@ -207,9 +207,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         require_key("SCHEDULER_QUEUE_KEY", self.queue, self.queue_keys.queue)
         require_methods("DUPEFILTER_CLASS", self.dupefilter_cls, self.df, BloomRFPDupeFilter, OF_DUPEFILTERS)
         require_one_server(self, self.df, self.queue)
+        self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         self._require_readable()
         self._take_over_lists()
-        self._parameters: FilterParameters = self.df.parameters().of_partition(config.partitions)
         self._starts = self._start_data()
         self._set_up(spider, keys)
         self._join()
@@ -242,11 +242,14 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             first = self._retry(partial(first_request, self.server, queue.keys.queue))
             _, failed = self._retry(partial(queue.read_failed, 0))
             for member in [*([first] if first else []), *(kept.member for _, kept in failed[:1])]:
-                if writer := misread(member, self.queue.serializer):
+                writer = misread(member, self.queue.serializer)
+                if writer is not None:
+                    by = f" with {writer!r}" if writer else " with another one, or by another SCHEDULER_QUEUE_CLASS"
+                    that = f"SCHEDULER_SERIALIZER = {writer!r}" if writer else "that one"
                     raise self._wrong_serializer(
-                        f"a request of the queue {queue.keys.queue!r} was written with {writer!r}, and this crawl "
-                        f"cannot read it. If your crawls have written it, set SCHEDULER_SERIALIZER = {writer!r} until "
-                        "all are fetched, since a foreign pickle can execute code; or SCHEDULER_FLUSH_ON_START = True"
+                        f"a request of the queue {queue.keys.queue!r} was written{by}, and this crawl cannot read it. "
+                        f"If your crawls have written it, set {that} until all are fetched, since a foreign pickle can "
+                        "execute code; or SCHEDULER_FLUSH_ON_START = True"
                     )
 
     def _take_over_lists(self) -> None:
@@ -266,6 +269,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                     "SCHEDULER_FLUSH_ON_START = True to delete it"
                 )
             else:
+                # A refused crawl leaves the list to scrapy-redis.
+                if found := self._retry(partial(read_filter, self.server, queue.filter_key)):
+                    self._parameters.verify(queue.filter_key, found.parameters.to_json())
                 while self._retry(partial(queue.convert, "zset", order)):
                     pass
                 logger.info("Moved the requests of the list at %r into a sorted set", key)

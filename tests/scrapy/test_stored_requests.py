@@ -1,5 +1,6 @@
 """BloomScheduler and stored requests: those of other serializers, foreign ones, and unserializable ones."""
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomScheduler, serializer
 from scrapy_bloom.codec import misread
-from scrapy_bloom.errors import ConfigError
+from scrapy_bloom.errors import ConfigError, MismatchError, WrongTypeError
 from tests.support.outcomes import holders_of
 from tests.support.serializers import text_to_bytes
 from tests.support.servers import Server
@@ -104,11 +105,18 @@ def test_starting_over_with_another_serializer(opened: Opened) -> None:
     assert urls(worker) == [URL + "now"]
 
 
+def test_json_of_another_serializer() -> None:
+    """JSON is no request of ours, nor a pickle; a module that reads it may. Other bytes become dead letters later."""
+    member = b'{"url": "http://shop.test/"}'
+    assert [misread(member, each) for each in (picklecompat, serializer, json)] == ["", "", None]
+    assert misread(b"not a request", picklecompat) is None
+
+
 FIFO, LIFO = "scrapy_redis.queue.FifoQueue", "scrapy_redis.queue.LifoQueue"
 
 
 @pytest.mark.parametrize("queue", [FIFO, LIFO])
-def test_a_list_of_scrapy_redis(queue: str, opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_list_of_scrapy_redis(queue: str, opened: Opened, valkey: Server, caplog: pytest.LogCaptureFixture) -> None:
     """Requests of scrapy-redis's lists are crawled in its order; another class or serializer is refused before."""
     caplog.set_level("INFO")
     named = {"SCHEDULER_QUEUE_CLASS": queue, "SCHEDULER_PERSIST": True}
@@ -120,6 +128,14 @@ def test_a_list_of_scrapy_redis(queue: str, opened: Opened, caplog: pytest.LogCa
         opened()
     with pytest.raises(ConfigError, match=f"SCHEDULER_SERIALIZER = '{OURS}': a request .* was written with '{PICKLE}'"):
         opened(**named, SCHEDULER_SERIALIZER=OURS)
+    # The crawl would be refused behind the conversion.
+    with valkey.client() as client:
+        client.sadd(f"{first.df.key}:set", "to be imported")
+        with pytest.raises(WrongTypeError, match="holds a SET"):
+            opened(**named, SCHEDULER_DUPEFILTER_KEY=f"{first.df.key}:set")
+        with pytest.raises(MismatchError):
+            opened(**named, BLOOMFILTER_CAPACITY=7)
+        assert client.type(first.queue.key) == b"list"
     worker = opened(**named)
     assert "Moved the requests of the list" in caplog.text
     worker.enqueue_request(Request(f"{URL}3"))
