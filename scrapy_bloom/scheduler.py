@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.settings import BaseSettings, SettingsAttribute
 from scrapy_redis import defaults, pipelines
@@ -155,6 +156,30 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             given.attributes["DUPEFILTER_CLASS"] = SettingsAttribute(BloomRFPDupeFilter, 0)
         scheduler: Self = retry(lambda: parent(given))
         return scheduler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the scheduler, as Scrapy does.
+
+        Args:
+            crawler: the crawl.
+
+        Returns:
+            A connected scheduler, to be opened.
+        """
+        scheduler: Self = super().from_crawler(crawler)
+        crawler.signals.connect(scheduler._require_opened, signals.spider_opened)
+        return scheduler
+
+    def _require_opened(self, spider: Spider) -> None:
+        """End the crawl of a subclass whose `open` does not call this one."""
+        if not self._has_joined:
+            error = ConfigError(
+                f"SCHEDULER = {path_of(type(self))!r}: its open does not call super().open(spider), which joins the "
+                "workers of the queue; call it, choose keys by SCHEDULER_QUEUE_KEY and SCHEDULER_DUPEFILTER_KEY, where "
+                "%(x)s is the attribute x of the spider, or use scrapy-redis's SCHEDULER"
+            )
+            engine.end_crawl(spider.crawler, error, self._runtime)
 
     @classmethod
     def check_settings(cls, settings: BaseSettings) -> None:

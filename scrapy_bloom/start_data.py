@@ -132,13 +132,17 @@ def _kind_of(spider: Any) -> str | None:
 
 
 def bypasses_fetch_data(kind: Any) -> bool:
-    """Return whether a spider's class has its own `next_requests`, and no method that calls `fetch_data`."""
+    """Return whether a spider's class has its own `next_requests`, which calls `fetch_data` in no way."""
     if kind.next_requests is RedisMixin.next_requests:
         return False
     own = takewhile(lambda base: not base.__module__.startswith(("scrapy_bloom.", "scrapy_redis.")), kind.__mro__)
-    methods = [each for base in own for each in vars(base).values() if isinstance(each, FunctionType)]
-    calls_parent = "next_requests" in kind.next_requests.__code__.co_names
-    return not calls_parent and not any("fetch_data" in method.__code__.co_names for method in methods)
+    methods = {name: each for base in own for name, each in vars(base).items() if isinstance(each, FunctionType)}
+    # The names that it reads, and the methods among them, and so on.
+    named, new = set[str](), {"next_requests"}
+    while new:
+        read = {name for each in new & methods.keys() for name in methods[each].__code__.co_names}
+        named, new = named | read, read - named
+    return named.isdisjoint(("fetch_data", "next_requests"))
 
 
 def _is_stock(spider: Any, name: str) -> bool:

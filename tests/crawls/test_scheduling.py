@@ -179,3 +179,24 @@ def test_own_enqueue(valkey: Server, key: str, tmp_path: Path) -> None:
     line = ended.log.rstrip().splitlines()[-1]
     assert line.startswith("scrapy_bloom: SCHEDULER = ")
     assert "super().enqueue_request(request)" in line
+
+
+UNOPENED = """
+from scrapy_bloom import BloomScheduler
+from scrapy_bloom.dupefilter import BloomRFPDupeFilter
+
+class OwnScheduler(BloomScheduler):
+    def open(self, spider):
+        self.spider = spider
+        self.df = BloomRFPDupeFilter.from_settings(spider.settings)
+"""
+
+
+def test_own_open(valkey: Server, key: str, tmp_path: Path) -> None:
+    """A scheduler whose own `open` sets up another queue ends the crawl, with one line and an exit code."""
+    (tmp_path / "own.py").write_text(UNOPENED)
+    with scene(tree(13), tmp_path, valkey.url, key) as played:
+        ended = played.crawl(OURS, SCHEDULER="own.OwnScheduler", SCHEDULER_DUPEFILTER_KEY=key)
+        assert played.site.fetched == []
+    assert ended.exit_code == 1
+    assert ended.log.rstrip().splitlines()[-1].startswith("scrapy_bloom: SCHEDULER = 'own.OwnScheduler': its open does")
