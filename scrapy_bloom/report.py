@@ -59,6 +59,39 @@ _GONE = (
 _LOST_SHARDS = (
     "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
 )
+_IS_SHARED = "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it"
+_CONTINUES = (
+    "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop all workers, "
+    "then %s"
+)
+_WORK = (
+    "The Bloom filter at %r took %s and dropped %s of this process, %s of them without asking Redis, in %s; %s may "
+    "have been missed. %s"
+)
+_TOO_FULL = (
+    "The filter at %r is too full: its error rate is %s, and %s is allowed; this process has probably missed %s. Start "
+    "over with BLOOMFILTER_CAPACITY above %s, or let the filter grow (BLOOMFILTER_EXPANSION)"
+)
+_EVICTS = (
+    "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, or the "
+    "queue, so that pages are missed; set noeviction%s"
+)
+_DEAD_LETTER = (
+    "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they held it; it is not crawled, and is kept at the key %r. "
+    "`scrapy bloom requeue` queues it again"
+)
+_LEFT_SHARED = (
+    "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. Start this "
+    "spider again to fetch them"
+)
+_DEAD_LETTERS_LEFT = (
+    "%s kept at the key %r as dead letters, see the ERROR of each: no worker could read them, or "
+    "BLOOMFILTER_MAX_DELIVERIES workers died with them. `scrapy bloom requeue` queues them again"
+)
+_DELETED = (
+    "%s requests that still waited in the queue %r are deleted, %s; set SCHEDULER_PERSIST = True to keep them and "
+    "resume the crawl"
+)
 # What a rejoin means, by its reason in `sync.lua`.
 _REJOINS = {
     "gone": (
@@ -144,26 +177,16 @@ class CrawlReporter:
             return False
         self._show_fill(info)
         if is_shared:
-            logger.info(
-                "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it",
-                self._key,
-            )
-        state = (
-            f"holds {_in_words(info)}"
-            if info.count
-            else f"is new, and takes {as_size(info.memory_bytes)} for a capacity of {info.capacity:,} at an error rate "
-            f"of {as_error_rate(info.error_rate)}"
-        )
+            logger.info(_IS_SHARED, self._key)
+        state = f"holds {_in_words(info)}"
+        if not info.count:
+            state = f"is new, and takes {as_size(info.memory_bytes)} for a capacity of {info.capacity:,}"
+            state += f" at an error rate of {as_error_rate(info.error_rate)}"
         logger.info("Opened the Bloom filter at %r: it %s", self._key, state)
         if info.count:
-            logger.info(
-                "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop "
-                "all workers, then %s",
-                self._key,
-                f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
-                if is_shared
-                else "start the first one with SCHEDULER_FLUSH_ON_START = True",
-            )
+            clearing = f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
+            flushing = "start the first one with SCHEDULER_FLUSH_ON_START = True"
+            logger.info(_CONTINUES, self._key, clearing if is_shared else flushing)
         return True
 
     def follow(self, crawler: Crawler) -> None:
@@ -220,29 +243,12 @@ class CrawlReporter:
         # The error rate has only grown to the present one.
         missed = as_expected_pages(counters.added * info.current_error_rate)
         # A program that calls `request_seen` itself may not call `log` for repeats.
-        repeats = max(self._dropped, counters.cache_hits)
-        logger.info(
-            "The Bloom filter at %r took %s and dropped %s of this process, %s of them without asking Redis, in %s; %s "
-            "may have been missed. %s",
-            self._key,
-            plural(counters.added, "new request"),
-            plural(repeats, "repeat"),
-            f"{counters.cache_hits:,}",
-            plural(counters.round_trips, "round trip"),
-            missed,
-            self._fill,
-        )
+        repeats = plural(max(self._dropped, counters.cache_hits), "repeat")
+        new, calls = plural(counters.added, "new request"), plural(counters.round_trips, "round trip")
+        logger.info(_WORK, self._key, new, repeats, f"{counters.cache_hits:,}", calls, missed, self._fill)
         if info.current_error_rate > info.error_rate:
-            logger.warning(
-                "The filter at %r is too full: its error rate is %s, and %s is allowed; this process has probably "
-                "missed %s. Start over with BLOOMFILTER_CAPACITY above %s, or let the filter grow "
-                "(BLOOMFILTER_EXPANSION)",
-                self._key,
-                as_error_rate(info.current_error_rate),
-                as_error_rate(info.error_rate),
-                missed,
-                info.capacity,
-            )
+            rate, allowed = as_error_rate(info.current_error_rate), as_error_rate(info.error_rate)
+            logger.warning(_TOO_FULL, self._key, rate, allowed, missed, info.capacity)
 
     def _publish(self, source: Counters | FilterInfo) -> None:
         if self._collector is not None:
@@ -270,25 +276,13 @@ def warn_about_memory(server: Any, key: str, parameters: FilterParameters, parti
     for name, has, action in _LIMITS:
         limit = min(int(info.get(name, 0)) for info in infos)
         if limit and needed > limit:
-            logger.warning(
-                "The filter at %r takes %s bytes, %s %s bytes; %s, or set a smaller BLOOMFILTER_CAPACITY",
-                key,
-                f"{needed:,}",
-                has,
-                f"{limit:,}",
-                action,
-            )
+            text = "The filter at %r takes %s bytes, %s %s bytes; %s, or set a smaller BLOOMFILTER_CAPACITY"
+            logger.warning(text, key, f"{needed:,}", has, f"{limit:,}", action)
             break
     expires = bool(parameters.ttl)
-    evicting = [policy(info) for info in infos if evicts(info, expires=expires)]
-    if evicting:
-        logger.warning(
-            "maxmemory-policy = %s: the server may evict parts of the filter at %r, so that pages are fetched again, "
-            "or the queue, so that pages are missed; set noeviction%s",
-            evicting[0],
-            key,
-            ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy",
-        )
+    if evicting := [policy(info) for info in infos if evicts(info, expires=expires)]:
+        others = ": the keys of a filter with BLOOMFILTER_TTL expire" if expires else ", or a volatile-* policy"
+        logger.warning(_EVICTS, evicting[0], key, others)
 
 
 def _in_words(info: FilterInfo) -> str:
@@ -355,13 +349,8 @@ class QueueReport:
 
     def _report_dead_worker(self, dead: DeadWorker) -> None:
         self._report.count(RECOVERED, dead.requests)
-        logger.warning(
-            "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r",
-            dead.name,
-            dead.seconds,
-            plural(dead.requests, "request"),
-            self._keys.queue,
-        )
+        text = "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r"
+        logger.warning(text, dead.name, dead.seconds, plural(dead.requests, "request"), self._keys.queue)
 
     def _report_dead_letter(self, member: bytes) -> None:
         """Log and count a request that became a dead letter after the deaths of its workers."""
@@ -370,12 +359,7 @@ class QueueReport:
         except Exception as error:  # the request may be from other code, or start data
             name = f"A request that cannot be read ({type(error).__name__})"
         self._report.count(DEAD_LETTERS)
-        logger.error(
-            "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they held it; it is not crawled, and is kept at the key "
-            "%r. `scrapy bloom requeue` queues it again",
-            name,
-            self._keys.dead_letters,
-        )
+        logger.error(_DEAD_LETTER, name, self._keys.dead_letters)
 
     def end(self, mode: str, dead: int, *, is_gone: bool, is_last: bool) -> None:
         """Report the requests that are left in the queue or deleted with it, and the dead letters.
@@ -390,21 +374,11 @@ class QueueReport:
         if waiting and is_gone:
             warn_of_deleted_requests(waiting, self._keys.queue)
         elif waiting and mode == "shared" and is_last:
-            logger.warning(
-                "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. "
-                "Start this spider again to fetch them",
-                f"{waiting:,}",
-                self._keys.queue,
-            )
+            logger.warning(_LEFT_SHARED, f"{waiting:,}", self._keys.queue)
         elif waiting:
             logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
         if dead:
-            logger.warning(
-                "%s kept at the key %r as dead letters, see the ERROR of each: no worker could read them, or "
-                "BLOOMFILTER_MAX_DELIVERIES workers died with them. `scrapy bloom requeue` queues them again",
-                plural(dead, "request"),
-                self._keys.dead_letters,
-            )
+            logger.warning(_DEAD_LETTERS_LEFT, plural(dead, "request"), self._keys.dead_letters)
 
     def _note_loss(self) -> None:
         self.has_lost = True
@@ -413,10 +387,5 @@ class QueueReport:
 
 def warn_of_deleted_requests(waiting: int, queue: str, *, is_shared: bool = False) -> None:
     """Warn that a stopped crawl deletes queued requests, and the filter unless that is shared."""
-    logger.warning(
-        "%s requests that still waited in the queue %r are deleted, %s; set SCHEDULER_PERSIST = True to keep them and "
-        "resume the crawl",
-        f"{waiting:,}",
-        queue,
-        "and the shared filter calls them seen: their pages are missed" if is_shared else "and the filter with them",
-    )
+    seen = "and the shared filter calls them seen: their pages are missed"
+    logger.warning(_DELETED, f"{waiting:,}", queue, seen if is_shared else "and the filter with them")
