@@ -137,10 +137,7 @@ CACHE_SIZE = Option[int](
     "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache",
 )
 RETRY_TIMEOUT = Option[float](
-    "retry_timeout",
-    30.0,
-    "be a number of seconds",
-    "seconds for which a worker retries while Redis is unreachable",
+    "retry_timeout", 30.0, "be a number of seconds", "seconds for which a worker retries while Redis is unreachable"
 )
 BATCH_SIZE = Option[int](
     "batch_size",
@@ -177,19 +174,9 @@ PARTITIONS = Option[int](
     limit=1025,
 )
 
-# In the order of the documentation.
-OPTIONS: tuple[Option[Any], ...] = (
-    CAPACITY,
-    ERROR_RATE,
-    EXPANSION,
-    TTL,
-    CACHE_SIZE,
-    RETRY_TIMEOUT,
-    BATCH_SIZE,
-    LEASE,
-    MAX_DELIVERIES,
-    PARTITIONS,
-)
+# The options that describe a filter, and all, in the order of the documentation.
+OF_FILTER: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
+OPTIONS = (*OF_FILTER, CACHE_SIZE, RETRY_TIMEOUT, BATCH_SIZE, LEASE, MAX_DELIVERIES, PARTITIONS)
 BY_NAME = {option.name: option for option in OPTIONS}
 SETTINGS = tuple(option.setting for option in OPTIONS)
 
@@ -198,23 +185,16 @@ ITEM_KEY = "BLOOMFILTER_ITEM_KEY"
 RETRY_FAILED, RETRY_STATUSES = "BLOOMFILTER_RETRY_FAILED", "BLOOMFILTER_RETRY_STATUSES"
 SHARED_DELAY = "BLOOMFILTER_SHARED_DELAY"
 _SIZES = "BLOOMFILTER_CAPACITY, the expected number of distinct requests, and BLOOMFILTER_ERROR_RATE"
+_SENTINELS = "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'"
+_CLUSTER = "REDIS_URL = 'redis+cluster://host:6379,host:6379'"
 # What to set in place of settings of other packages for scrapy-redis, which nothing here would read.
 _OF_FORKS = {
     **{PREFIX + name + of: _SIZES for name in ("BIT", "HASH_NUMBER", "BLOCK_NUM") for of in ("", "_LIST")},
     **dict.fromkeys(("SCHEDULER_DUPEFILTER_CAPACITY", "REDIS_BLOOM_CAPACITY"), "BLOOMFILTER_CAPACITY"),
     "SCHEDULER_DUPEFILTER_EXPIRE_TIME": "BLOOMFILTER_TTL",
-    **dict.fromkeys(
-        ("REDIS_SENTINELS", "REDIS_SENTINEL_NODES", "REDIS_SENTINEL_PARAMS"),
-        "REDIS_URL = 'redis+sentinel://host:26379,host:26379/service/0'",
-    ),
-    **dict.fromkeys(
-        (f"REDIS_{each}_NODES" for each in ("STARTUP", "MASTER", "CLUSTER")),
-        "REDIS_URL = 'redis+cluster://host:6379,host:6379'",
-    ),
-    **dict.fromkeys(
-        (f"REDIS_CLUSTER_{each}" for each in ("URL", "HOST", "PORT", "PARAMS")),
-        "REDIS_URL = 'redis+cluster://host:6379,host:6379'",
-    ),
+    **{f"REDIS_SENTINEL{each}": _SENTINELS for each in ("S", "_NODES", "_PARAMS")},
+    **{f"REDIS_{each}_NODES": _CLUSTER for each in ("STARTUP", "MASTER", "CLUSTER")},
+    **{f"REDIS_CLUSTER_{each}": _CLUSTER for each in ("URL", "HOST", "PORT", "PARAMS")},
 }
 _STATUS = re.compile(r"[3-9](xx|\d\d)")
 
@@ -301,15 +281,11 @@ class BloomSettings:
             Traceback (most recent call last):
             scrapy_bloom.errors.ConfigError: BLOOMFILTER_PARTITIONS = 2: only BloomScheduler obeys this setting; ...
         """
-        for name, value, default in (
-            (PARTITIONS.setting, self.partitions, PARTITIONS.default),
-            (RETRY_FAILED, self.retry_failed, False),
-        ):
-            if value != default:
-                raise ConfigError(
-                    f"{name} = {value!r}: only BloomScheduler obeys this setting; set SCHEDULER = "
-                    f"'scrapy_bloom.BloomScheduler', or remove {name}"
-                )
+        for field in ("partitions", "retry_failed"):
+            if (value := getattr(self, field)) != getattr(BloomSettings, field):  # its default
+                name = PREFIX + field.upper()
+                action = f"set SCHEDULER = 'scrapy_bloom.BloomScheduler', or remove {name}"
+                raise ConfigError(f"{name} = {value!r}: only BloomScheduler obeys this setting; {action}")
 
 
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:

@@ -22,11 +22,12 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.cli import console
 from scrapy_bloom.cli.requests import FINGERPRINT, SCRAPYS_SCHEME, SEEN_FILE, read_lines
-from scrapy_bloom.cli.target import PARAMETERS, CrawlTarget, add_parameter_options, add_target_options, by_partition
+from scrapy_bloom.cli.target import CrawlTarget, add_parameter_options, add_target_options, by_partition
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.settings import OF_FILTER
 from scrapy_bloom.text import as_text, plural
 from scrapy_bloom.transport.connect import run_id
 
@@ -46,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, path = CrawlTarget(options, settings, waits=True), options.from_file
-    if target.has_spider and any(getattr(options, name) is not None for name in PARAMETERS):
+    if target.has_spider and any(getattr(options, each.setting) is not None for each in OF_FILTER):
         raise ConfigError("set the parameters as BLOOMFILTER_* in the spider's settings instead")
     if path and options.delete_source:
         raise ConfigError("--from-file: --delete-source is for a SET")

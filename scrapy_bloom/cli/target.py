@@ -23,13 +23,11 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, partition_of, queue_of
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import CAPACITY, ERROR_RATE, EXPANSION, PARTITIONS, TTL, BloomSettings, load_setting
+from scrapy_bloom.settings import OF_FILTER, PARTITIONS, BloomSettings, load_setting
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.retry import retry_until
 
 _PLACE = "the name of a spider of the project, or --key KEY"
-# The options that describe a filter, by their settings.
-PARAMETERS = {each.setting: each for each in (CAPACITY, ERROR_RATE, EXPANSION, TTL)}
 # The change after which a crawl uses the filter.
 WAY_TO_FILTER = "add 'scrapy_bloom.Addon': 500 to ADDONS, and remove DUPEFILTER_CLASS from the project and the spider"
 # A key with an attribute that only a spider has, see `key_of`.
@@ -50,9 +48,9 @@ def add_target_options(parser: argparse.ArgumentParser, *, spider: bool = True) 
 
 def add_parameter_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that set the filter's parameters, each by its setting."""
-    for setting, option in PARAMETERS.items():
+    for option in OF_FILTER:
         meaning = f"{option.meaning} (default {option.default_text})"
-        parser.add_argument(f"--{option.name.replace('_', '-')}", dest=setting, metavar="N", help=meaning)
+        parser.add_argument(f"--{option.name.replace('_', '-')}", dest=option.setting, metavar="N", help=meaning)
 
 
 class Place:
