@@ -1,7 +1,7 @@
 """Classify a server's errors as transient or final, and give advice on the final ones."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from redis import exceptions
 
@@ -28,7 +28,7 @@ _NOT_EXECUTED_ERRORS = (
 )
 # Error codes of a server that has executed nothing and will recover by itself. Scripts get them as well, before their
 # first write. An EXEC and the scripts of Redis 6 cite the code in the error text.
-_NOT_NOW = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
+_NOT_NOW = "BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|READONLY|TRYAGAIN"
 # A server with too many clients closes a new connection before any command.
 _TOO_MANY_CLIENTS = "max number of clients"
 
@@ -83,7 +83,7 @@ UNKNOWN = "see the error"
 # Errors of proxies while their server is away: of Envoy, twemproxy, which passes on those of its system, Predixy and
 # Codis; and Upstash's of too many clients. The tests have the sources.
 _AWAY = (
-    "no upstream host|upstream failure|Connection (?:refused|timed out|reset by peer)|Broken pipe|No route to host|"
+    "(?i)no upstream host|upstream failure|Connection (?:refused|timed out|reset by peer)|Broken pipe|No route to host|"
     "no server (?:connection )?avaliable|server connection close|deliver request fail|backend conn reset|"
     "max concurrent connections exceeded"
 )
@@ -91,68 +91,46 @@ _AWAY = (
 # User and password of a URL, up to its last @: a password may contain an unquoted @.
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
-Matches = Callable[[Exception, str], bool]
+# The sign of an error: its classes, or a pattern of its text, as `describe` returns that.
+Sign = tuple[type[Exception], ...] | str
 
 
-def _is(*kinds: type[Exception]) -> Matches:
-    return lambda error, _: isinstance(error, kinds)
+def _code(codes: str) -> Sign:
+    """Return the sign of an error that is or cites one of these codes, after a colon and an optional hyphen."""
+    return f": -?(?:{codes}) "
 
 
-def _says(*parts: str) -> Matches:
-    return lambda _, text: all(part in text for part in parts)
-
-
-def _has(pattern: str) -> Matches:
-    words = re.compile(pattern, re.IGNORECASE)
-    return lambda _, text: words.search(text) is not None
-
-
-def _carries(*codes: str) -> Matches:
-    """Match an error that is or cites one of these codes, after a colon and an optional hyphen."""
-    code = re.compile(f": -?(?:{'|'.join(codes)}) ")
-    return lambda _, text: code.search(text) is not None
-
-
-def _denies(*commands: str) -> Matches:
-    """Match the denial of a command, or of a command with a subcommand such as `cluster|slots`."""
-    named = re.compile(rf"run the '(?:{'|'.join(commands)})[|']")
-    return lambda error, text: isinstance(error, exceptions.NoPermissionError) and named.search(text) is not None
-
-
-# The advice on an error is that of the first row that matches; None: the error is transient. Authentication errors come
+# The advice on an error is that of the first sign that it has; None: the error is transient. Authentication errors come
 # first because they are ConnectionErrors. A command denied inside a script has no code of its own, only a text.
-_CASES: tuple[tuple[Matches, str | None], ...] = (
-    (_is(exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
-    (_denies("cluster", "command"), _NODES),
-    (_is(exceptions.NoPermissionError), _PERMISSION),
-    (_is(exceptions.OutOfMemoryError), _MEMORY),
-    (_carries("OOM"), _MEMORY),
-    (_is(*_TRANSIENT_ERRORS), None),
+_CASES: tuple[tuple[Sign, str | None], ...] = (
+    ((exceptions.AuthenticationError, exceptions.AuthorizationError), _LOGIN),
+    ("NoPermissionError: .*run the '(?:cluster|command)[|']", _NODES),  # or a subcommand, such as `cluster|slots`
+    ((exceptions.NoPermissionError,), _PERMISSION),
+    ((exceptions.OutOfMemoryError,), _MEMORY),
+    (_code("OOM"), _MEMORY),
+    (_TRANSIENT_ERRORS, None),
     # UNBLOCKED ends a waiting command, which may have been executed in part.
-    (_carries(*_NOT_NOW, "UNBLOCKED"), None),
+    (_code(f"{_NOT_NOW}|UNBLOCKED"), None),
     # A script has deleted its key in a slot that is being moved: it was executed in part.
-    (_says("access a non local key"), None),
-    (_says(_TOO_MANY_CLIENTS), None),
-    (_says("unknown command", "HELLO"), _OLD_SERVER),
-    (_says("ACL failure"), _PERMISSION),
-    (_says("can't run this command"), _PERMISSION),
-    (_says("WRONGTYPE"), _WRONG_TYPE),
-    (_is(exceptions.AskError), _CLUSTER),
-    (_says("SELECT is not allowed in cluster mode"), _CLUSTER),
-    (_says("cluster support disabled"), _SINGLE),
-    (_has(_AWAY), None),
-    (_has("undeclared key|bad lua script for redis cluster"), _KEYS),
-    (_has("same slot"), _SLOTS),
-    (_says("max request size exceeded"), _SIZE),
-    (_has("out of memory|capacity quota exceeded"), _MEMORY),
-    (_has("un(?:known|supported)(?: redis)? command|is not allowed|not support"), _COMMAND),
+    ("access a non local key", None),
+    (_TOO_MANY_CLIENTS, None),
+    ("unknown command.*HELLO", _OLD_SERVER),
+    ("ACL failure|can't run this command", _PERMISSION),
+    ("WRONGTYPE", _WRONG_TYPE),
+    ((exceptions.AskError,), _CLUSTER),
+    ("SELECT is not allowed in cluster mode", _CLUSTER),
+    ("cluster support disabled", _SINGLE),
+    (_AWAY, None),
+    ("(?i)undeclared key|bad lua script for redis cluster", _KEYS),
+    ("(?i)same slot", _SLOTS),
+    ("max request size exceeded", _SIZE),
+    ("(?i)out of memory|capacity quota exceeded", _MEMORY),
+    ("(?i)un(?:known|supported)(?: redis)? command|is not allowed|not support", _COMMAND),
 )
-
-
-_REFUSED_BEFOREHAND = (_is(*_NOT_EXECUTED_ERRORS), _carries(*_NOT_NOW, "OOM"), _says(_TOO_MANY_CLIENTS))
-_FROM_REPLICA = (
-    _is(exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.BusyLoadingError),
-    _carries("READONLY", "MASTERDOWN", "LOADING"),
+_REFUSED_BEFOREHAND: tuple[Sign, ...] = (_NOT_EXECUTED_ERRORS, _code(f"{_NOT_NOW}|OOM"), _TOO_MANY_CLIENTS)
+_FROM_REPLICA: tuple[Sign, ...] = (
+    (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.BusyLoadingError),
+    _code("READONLY|MASTERDOWN|LOADING"),
 )
 
 
@@ -163,8 +141,7 @@ def caught_error(text: str) -> Exception:
 
 def advice_for(error: Exception) -> str | None:
     """Return advice on an error that retrying cannot mend, or None for a transient error."""
-    reason, text = _reason(error), describe(error)
-    return next((advice for matches, advice in _CASES if matches(reason, text)), UNKNOWN)
+    return next((advice for sign, advice in _CASES if _has(error, sign)), UNKNOWN)
 
 
 def decisive(errors: Sequence[Exception]) -> Exception:
@@ -180,12 +157,12 @@ def decisive(errors: Sequence[Exception]) -> Exception:
 
 def was_not_executed(error: Exception) -> bool:
     """Return whether an error guarantees that the server executed nothing of a command."""
-    return _matches_any(error, _REFUSED_BEFOREHAND)
+    return any(_has(error, sign) for sign in _REFUSED_BEFOREHAND)
 
 
 def is_from_replica(error: Exception) -> bool:
     """Return whether an error comes from a replica, or from a server that may become one after loading."""
-    return _matches_any(error, _FROM_REPLICA)
+    return any(_has(error, sign) for sign in _FROM_REPLICA)
 
 
 def hide_credentials(text: str) -> str:
@@ -193,9 +170,9 @@ def hide_credentials(text: str) -> str:
     return _CREDENTIALS.sub("…@", text)
 
 
-def _matches_any(error: Exception, cases: tuple[Matches, ...]) -> bool:
-    reason, text = _reason(error), describe(error)
-    return any(matches(reason, text) for matches in cases)
+def _has(error: Exception, sign: Sign) -> bool:
+    """Return whether an error has a sign."""
+    return bool(re.search(sign, describe(error))) if isinstance(sign, str) else isinstance(_reason(error), sign)
 
 
 def _reason(error: Exception) -> Exception:

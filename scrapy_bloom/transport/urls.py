@@ -12,19 +12,11 @@ from scrapy_bloom.errors import ConfigError
 
 URL = "REDIS_URL"
 # The valid beginnings of a URL. Those with a plus sign select the client, too.
-SCHEMES = (
-    "redis://",
-    "rediss://",
-    "unix://",
-    "redis+sentinel://",
-    "rediss+sentinel://",
-    "redis+cluster://",
-    "rediss+cluster://",
-)
+_MANY = ("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://")
+SCHEMES = ("redis://", "rediss://", "unix://", *_MANY)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}://", re.IGNORECASE)
 # redis-py's default, and the Sentinels' own.
-_PORTS = {"sentinel": 26379}
-_PORT = 6379
+_PORT, _SENTINEL_PORT = 6379, 26379
 _UNREADABLE = (
     f"{URL} cannot be read: it must be like redis://user:password@host:6379/0, with every character of the password "
     "that is not a letter or a digit written as %XX, as urllib.parse.quote does"
@@ -67,8 +59,9 @@ class RedisUrl:
         Raises:
             ValueError: an address has no host, or its port is not a number.
         """
+        port = _SENTINEL_PORT if self.kind == "sentinel" else _PORT
         parts = [urlsplit(f"//{address.strip()}") for address in self.hosts.split(",")]
-        found = [(each.hostname or "", each.port or _PORTS.get(self.kind, _PORT)) for each in parts]
+        found = [(each.hostname or "", each.port or port) for each in parts]
         if not all(host for host, _ in found):
             raise ValueError("an address without a host")
         return found
