@@ -24,6 +24,13 @@ from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.info import look_up
 from scrapy_bloom.queue.keys import partition_of
 
+# The answer for each state; in any other the request is new.
+_ANSWERS = {
+    "is_seen": "seen, or a false positive: dropped, unless it has dont_filter",
+    "is_always_new": "fetched in each run: its URL matches BLOOMFILTER_ALWAYS",
+    "is_forgotten": "forgotten: it would be new, and fetched again",
+}
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this action."""
@@ -46,28 +53,17 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         places, is_forgotten = part.retry(partial(look_up, target.client, stored, item))
         is_new = target.dupefilter.mark_of.is_always_new(request)
         is_seen = any(place.is_seen for place in places) and not (is_new or is_forgotten)
-        names = {
-            "url": url,
-            "canonical_url": canonicalize_url(request.url),
-            "fingerprint": item.decode(errors="replace"),
-        }
-        answer = {"is_seen": is_seen, "is_always_new": is_new, "is_forgotten": is_forgotten}
-        checked.append({**names, **answer, "places": [asdict(place) for place in places]})
+        canonical, fingerprint = canonicalize_url(request.url), item.decode(errors="replace")
+        found = {"url": url, "canonical_url": canonical, "fingerprint": fingerprint, "is_seen": is_seen}
+        found |= {"is_always_new": is_new, "is_forgotten": is_forgotten, "places": [*map(asdict, places)]}
+        checked.append(found)
     all_seen = all(each["is_seen"] for each in checked)
     report = {"key": target.key, "all_seen": all_seen, "requests": checked}
     return console.report(options, report, "\n\n".join(map(_text, checked)), answer=all_seen)
 
 
 def _text(checked: dict[str, Any]) -> str:
-    answer = (
-        "seen, or a false positive: dropped, unless it has dont_filter"
-        if checked["is_seen"]
-        else "new: it would be fetched"
-    )
-    if checked["is_always_new"]:
-        answer = "fetched in each run: its URL matches BLOOMFILTER_ALWAYS"
-    elif checked["is_forgotten"]:
-        answer = "forgotten: it would be new, and fetched again"
+    answer = next((text for state, text in _ANSWERS.items() if checked[state]), "new: it would be fetched")
     names = ("url", "canonical_url", "fingerprint")
     rows = [(name.partition("_")[0], checked[name]) for name in names] + [("answer", answer)]
     for place in checked["places"]:

@@ -54,12 +54,9 @@ def note(text: str) -> None:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns, the first to the left and the others to the right; the first row is the head."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *values in rows:
-        cells = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
-    return "\n".join(lines)
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    line = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in others)])
+    return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> str:

@@ -37,13 +37,10 @@ def make_plan(parameters: FilterParameters, partitions: int = 1) -> dict[str, An
     sizes = parameters.require_size(partitions).of_partition(partitions).sizes()
     first, capacity, layers = sizes[0], parameters.capacity, LIVE_GENERATIONS if parameters.ttl else 1
     loads = (capacity / partitions / first.blocks * (sample + 0.5) / _SAMPLES for sample in range(_SAMPLES))
-    # With a TTL the number depends on the spread of the requests over time: an upper bound.
-    share = (
-        parameters.error_rate if parameters.ttl else sum(error_rate(each, first.hashes)[0] for each in loads) / _SAMPLES
-    )
-    growth = (
-        [] if parameters.ttl else [_grown(parameters, sizes, each * capacity, partitions) for each in _GROWTH_FACTORS]
-    )
+    share = sum(error_rate(each, first.hashes)[0] for each in loads) / _SAMPLES
+    growth = [_grown(parameters, sizes, each * capacity, partitions) for each in _GROWTH_FACTORS]
+    if parameters.ttl:  # the number depends on the spread of the requests over time: an upper bound
+        share, growth = parameters.error_rate, []
     memory_bytes = partitions * layers * first.memory_bytes
     return {
         **{name: value for name, value in parameters.arguments().items() if name != "fingerprint"},
