@@ -34,25 +34,31 @@ class Option(Generic[Number]):
     Attributes:
         name: the argument's name.
         default: the default.
-        allowed: the allowed values in an error, after "must".
         meaning: the meaning in the documentation; up to a semicolon, in errors, too.
         least: the smallest allowed number.
         limit: the smallest number that is too large; infinity is never allowed.
         or_zero: 0 is allowed, too. It always is if the default is None, and the same then.
+        rule: the allowed values in an error, unless they are the whole numbers between the limits.
     """
 
     name: str
     default: Number
-    allowed: str
     meaning: str
     least: float = 0
     limit: float = math.inf
     or_zero: bool = False
+    rule: str = ""
 
     @property
     def is_integer(self) -> bool:
         """True if only whole numbers are allowed."""
         return isinstance(self.default, int)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in an error, after "must"."""
+        bounds = f"of at least {self.least}" if self.limit == math.inf else f"from {self.least} to {self.limit - 1:,}"
+        return self.rule or f"be a whole number {bounds}"
 
     @property
     def setting(self) -> str:
@@ -101,74 +107,60 @@ def _number(value: object) -> float | None:
 
 
 CAPACITY = Option[int](
-    "capacity",
-    1_000_000,
-    "be a whole number of at least 1",
-    "expected number of distinct requests; a layer takes at most 34 GB",
-    least=1,
+    "capacity", 1_000_000, "expected number of distinct requests; a layer takes at most 34 GB", least=1
 )
 ERROR_RATE = Option[float](
     "error_rate",
     1e-6,
-    # No crawl has so many pages that a smaller rate would make a difference.
-    "lie between 0 and 1, both excluded, and not below 1e-15",
     "share of new requests that may be mistaken for duplicates, over the whole filter",
+    # No crawl has so many pages that a smaller rate would make a difference.
     least=1e-15,
     limit=1,
+    rule="lie between 0 and 1, both excluded, and not below 1e-15",
 )
 EXPANSION = Option[int](
-    "expansion",
-    2,
-    "be a whole number of at least 0",
-    "growth factor of each further layer; 1: equal layers; 0: the filter never grows",
+    "expansion", 2, "growth factor of each further layer; 1: equal layers; 0: the filter never grows"
 )
 TTL = Option[float | None](
     "ttl",
     None,
-    # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
-    "be 0 (forever) or at least 1 second",
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
+    # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
     least=1.0,
+    rule="be 0 (forever) or at least 1 second",
 )
 CACHE_SIZE = Option[int](
-    "cache_size",
-    65_536,
-    "be a whole number of at least 0",
-    "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache",
+    "cache_size", 65_536, "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache"
 )
 RETRY_TIMEOUT = Option[float](
-    "retry_timeout", 30.0, "be a number of seconds", "seconds for which a worker retries while Redis is unreachable"
+    "retry_timeout",
+    30.0,
+    "seconds for which a worker retries while Redis is unreachable",
+    rule="be a number of seconds",
 )
+# At most so many, since Redis executes a sync as one script, and other clients wait for it.
 BATCH_SIZE = Option[int](
-    "batch_size",
-    100,
-    # Redis executes a sync as one script, and other clients wait for it.
-    "be a whole number from 1 to 1,000",
-    "number of requests that `BloomScheduler` checks and queues in one batch",
-    least=1,
-    limit=1001,
+    "batch_size", 100, "number of requests that `BloomScheduler` checks and queues in one batch", least=1, limit=1001
 )
 LEASE = Option[float](
     "lease",
     60.0,
-    "be above 0, and at most 86,400",
     "seconds without a heartbeat after which the requests of a worker are requeued",
     least=math.nextafter(0, 1),
     limit=math.nextafter(86_400, math.inf),
+    rule="be above 0, and at most 86,400",
 )
 MAX_DELIVERIES = Option[int](
     "max_deliveries",
     5,
-    "be 0 (no limit) or a whole number of at least 2",
     "number of workers whose deaths with the same request make it a dead letter; 0: no limit",
     least=2,
     or_zero=True,
+    rule="be 0 (no limit) or a whole number of at least 2",
 )
-
 PARTITIONS = Option[int](
     "partitions",
     1,
-    "be a whole number from 1 to 1,024",
     "number of parts of the queue and the filter of `BloomScheduler`, each in its own slot of a cluster",
     least=1,
     limit=1025,
@@ -259,9 +251,8 @@ class BloomSettings:
             100000000
         """
         _refuse_unknown(settings)
-        values: dict[str, Any] = {
-            option.name: option.read(settings[option.setting]) for option in OPTIONS if option.setting in settings
-        }
+        given = (option for option in OPTIONS if option.setting in settings)
+        values: dict[str, Any] = {option.name: option.read(settings[option.setting]) for option in given}
         if settings.get(RETRY_STATUSES) is not None:
             values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
         if settings.get(ITEM_KEY) is not None:
@@ -306,10 +297,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"{ALWAYS}: {pattern!r} is no regular expression of Python's re ({error}); escape special characters by a "
-            "backslash"
-        ) from None
+        fault = f"{ALWAYS}: {pattern!r} is no regular expression of Python's re ({error})"
+        raise ConfigError(f"{fault}; escape special characters by a backslash") from None
 
 
 def _statuses(value: Any) -> frozenset[int]:
@@ -354,9 +343,8 @@ def _refuse_unknown(settings: BaseSettings) -> None:
         advice = f"; did you mean {known[nearest[0]]}?" if nearest else "."
         # The value may contain a password.
         shown = "…" if "://" in str(settings[name]) else repr(settings[name])
-        raise ConfigError(
-            f"{name} = {shown}: there is no such setting{advice} The settings are {', '.join(known.values())}"
-        )
+        there = ", ".join(known.values())
+        raise ConfigError(f"{name} = {shown}: there is no such setting{advice} The settings are {there}")
 
 
 # Settings of Scrapy and scrapy-redis.
@@ -376,10 +364,8 @@ def load_component(label: str, path: Any, example: str) -> Any:
     try:
         return load_object(path)
     except Exception as error:  # any error of the user's module
-        raise ConfigError(
-            f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error}); set the full path of a class, "
-            f"as in {example!r}"
-        ) from error
+        fault = f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error})"
+        raise ConfigError(f"{fault}; set the full path of a class, as in {example!r}") from error
 
 
 def path_of(kind: type) -> str:
