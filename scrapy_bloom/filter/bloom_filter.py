@@ -127,7 +127,6 @@ class BloomFilter:
     _steps: Steps
     _unsettled: _Numbered | None
     _held: HeldConnection | None
-    _lock: threading.RLock
 
     def __init__(
         self,
@@ -165,10 +164,8 @@ class BloomFilter:
         # The beginning of the names of the other keys, which chooses the slot of the hash.
         self._tag = self.key if re.match(r"[^{]*\{[^}]+\}", self.key) else f"{{{self.key}}}"
         if is_cluster(server) and key_slot(self.key.encode()) != key_slot(self._tag.encode()):
-            raise ConfigError(
-                f"key = {self.key!r}: the unpaired brace puts this key into another cluster slot than the filter's "
-                "other keys; use a name without braces, or with one pair"
-            )
+            fault = "the unpaired brace puts this key into another cluster slot than the filter's other keys"
+            raise ConfigError(f"key = {self.key!r}: {fault}; use a name without braces, or with one pair")
         self._client = disable_client_retries(server)
         self._warnings = LimitedWarnings(logger, self._runtime.monotonic)
         self._must_exist = must_exist
@@ -285,8 +282,8 @@ class BloomFilter:
         with self._calls():
             self._begin()
             clearings = self._clearings
-            known = self._cache.get if self._runtime.monotonic() < self._cache_until else _unknown
-            asked = [item for item in dict.fromkeys(batch) if not known(item)]
+            is_current = self._runtime.monotonic() < self._cache_until
+            asked = [item for item in dict.fromkeys(batch) if not (is_current and self._cache.get(item))]
             for part in _parts(asked):
                 self._settle(_Numbered(_ADD, part))
             if self._clearings != clearings:  # the filter may have lost or forgotten items of the cache
@@ -694,16 +691,11 @@ def _parts(items: list[bytes]) -> Iterator[list[bytes]]:
     return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
 
 
-def _unknown(_: bytes) -> None:
-    """Look a key up in a cache that is out of date."""
-
-
 def _as_items(items: Iterable[Item]) -> list[bytes]:
     """Return the bytes of items; all are checked before anything is sent."""
     if isinstance(items, (str, bytes)):
-        raise TypeError(
-            f"items = {items!r}: must be a list of items, or another iterable; use add or `in` for one item"
-        )
+        allowed = "must be a list of items, or another iterable"
+        raise TypeError(f"items = {items!r}: {allowed}; use add or `in` for one item")
     return [*map(_as_item, items)]
 
 
@@ -716,6 +708,5 @@ def _as_item(item: Item) -> bytes:
     try:
         return item.encode()
     except UnicodeEncodeError:
-        raise ConfigError(
-            f"str {item!r}: an item must be text that UTF-8 can encode; pass other text as bytes"
-        ) from None
+        allowed = "an item must be text that UTF-8 can encode"
+        raise ConfigError(f"str {item!r}: {allowed}; pass other text as bytes") from None
