@@ -17,7 +17,7 @@ from scrapy_bloom.engine import scheduler_of
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import SERIALIZER, BloomSettings, load_setting
+from scrapy_bloom.settings import SERIALIZER, BloomSettings, is_a, load_setting
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.connect import RedisSettings
 
@@ -27,6 +27,19 @@ logger = get_logger(__name__)
 _COMMANDS_WITHOUT_CRAWL = ("bench", "check", "fetch", "parse", "shell", "view")
 _STOCK_PIPELINE, _PIPELINE = "scrapy_redis.pipelines.RedisPipeline", "scrapy_bloom.RedisPipeline"
 _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "scrapy_bloom.BloomScheduler"}
+
+_OTHER_DUPEFILTER = (
+    "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone, and so was "
+    "SCHEDULER = %r%s. Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass"
+)
+_OTHER_SCHEDULER = (
+    "scrapy-bloom filters nothing in this crawl: SCHEDULER = %r does not build DUPEFILTER_CLASS. Set %r, or build it "
+    "by load_object(settings['DUPEFILTER_CLASS']).from_spider(spider)"
+)
+_PICKLES = (
+    "Requests are stored as pickles: anyone who can write to this Redis can run code in the workers. Set "
+    "SCHEDULER_SERIALIZER = %r before a crawl begins to store them as MessagePack, which runs no code"
+)
 
 # The consequences of a scheduler and its subclasses, for the log.
 _CONSEQUENCES: dict[type, str] = {
@@ -90,24 +103,16 @@ class Addon:
         name = settings["DUPEFILTER_CLASS"]
         dupefilter = load_setting(settings, "DUPEFILTER_CLASS", _OURS["DUPEFILTER_CLASS"])
         if not hasattr(dupefilter, "request_seen"):  # such as `scrapy_bloom.BloomFilter`
-            raise ConfigError(
-                f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen; set "
-                f"{_OURS['DUPEFILTER_CLASS']!r} or a subclass"
-            )
-        is_ours, drops_none = _is_a(dupefilter, BloomRFPDupeFilter), dupefilter is BaseDupeFilter
+            fault = f"DUPEFILTER_CLASS = {name!r}: must be a dupefilter, but has no request_seen"
+            raise ConfigError(f"{fault}; set {_OURS['DUPEFILTER_CLASS']!r} or a subclass")
+        is_ours, drops_none = is_a(dupefilter, BloomRFPDupeFilter), dupefilter is BaseDupeFilter
         if is_ours or drops_none:
             found.append(_set_unless_chosen(settings, "SCHEDULER"))
         scheduler = load_setting(settings, "SCHEDULER", _OURS["SCHEDULER"])
         bases = getattr(scheduler, "__mro__", ())  # to issubclass every scheduler is Scrapy's
         consequence = next((text for base, text in _CONSEQUENCES.items() if base in bases), "")
         if not is_ours and not drops_none:
-            logger.warning(
-                "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone, and so "
-                "was SCHEDULER = %r%s. Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass",
-                name,
-                settings["SCHEDULER"],
-                consequence,
-            )
+            logger.warning(_OTHER_DUPEFILTER, name, settings["SCHEDULER"], consequence)
             return
         self._text = f"scrapy-bloom {'filters' if is_ours else 'drops no request of'} this crawl: {', '.join(found)}"
         self._text += consequence
@@ -117,37 +122,26 @@ class Addon:
             self._crawler.signals.connect(self._report_dupefilter, signals.spider_opened)
         # The errors of an engine start, early.
         FilterParameters.of(BloomSettings.from_settings(settings))
-        if _is_a(scheduler, Scheduler):
+        if is_a(scheduler, Scheduler):
             _check(settings, scheduler)
 
     def _report_dupefilter(self) -> None:
         """Report whether a scheduler of the project has built DUPEFILTER_CLASS."""
         if any(isinstance(each, BloomRFPDupeFilter) for each in vars(scheduler_of(self._crawler)).values()):
             logger.info("%s", self._text)
-            return
-        logger.warning(
-            "scrapy-bloom filters nothing in this crawl: SCHEDULER = %r does not build DUPEFILTER_CLASS. Set %r, or "
-            "build it by load_object(settings['DUPEFILTER_CLASS']).from_spider(spider)",
-            self._crawler.settings["SCHEDULER"],
-            _OURS["SCHEDULER"],
-        )
+        else:
+            logger.warning(_OTHER_SCHEDULER, self._crawler.settings["SCHEDULER"], _OURS["SCHEDULER"])
 
 
 def _check(settings: BaseSettings, scheduler: Any) -> None:
     """Advise on the serializer, and refuse settings that scrapy-redis's scheduler or its subclass cannot use."""
     if not settings.get("SCHEDULER_SERIALIZER"):
-        logger.info(
-            "Requests are stored as pickles: anyone who can write to this Redis can run code in the workers. Set "
-            "SCHEDULER_SERIALIZER = %r before a crawl begins to store them as MessagePack, which runs no code",
-            SERIALIZER,
-        )
-    if _is_a(scheduler, BloomScheduler):
+        logger.info(_PICKLES, SERIALIZER)
+    if is_a(scheduler, BloomScheduler):
         scheduler.check_settings(settings)
     elif RedisSettings(settings).is_selected_by_url:
-        raise ConfigError(
-            f"SCHEDULER = {settings['SCHEDULER']!r}: scrapy-redis cannot connect to the cluster or the Sentinels in "
-            f"REDIS_URL; set {_OURS['SCHEDULER']!r}"
-        )
+        fault = "scrapy-redis cannot connect to the cluster or the Sentinels in REDIS_URL"
+        raise ConfigError(f"SCHEDULER = {settings['SCHEDULER']!r}: {fault}; set {_OURS['SCHEDULER']!r}")
     else:
         require_serializer(settings)
 
@@ -168,7 +162,3 @@ def _replace_pipeline(settings: BaseSettings) -> None:
         settings.set("ITEM_PIPELINES", ours, settings.getpriority("ITEM_PIPELINES") or 0)
         text = "ITEM_PIPELINES: %r was replaced by %r, whose items wait while Redis is unreachable"
         logger.info(text, _STOCK_PIPELINE, _PIPELINE)
-
-
-def _is_a(kind: Any, base: type) -> bool:
-    return isinstance(kind, type) and issubclass(kind, base)

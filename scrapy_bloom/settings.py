@@ -368,6 +368,11 @@ def load_component(label: str, path: Any, example: str) -> Any:
         raise ConfigError(f"{fault}; set the full path of a class, as in {example!r}") from error
 
 
+def is_a(kind: object, base: type) -> bool:
+    """Return whether the value of a setting is a subclass."""
+    return isinstance(kind, type) and issubclass(kind, base)
+
+
 def path_of(kind: type) -> str:
     """Return the path of a class, by which other processes know it.
 

@@ -37,7 +37,7 @@ from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey, tagged
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, load_setting
+from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
@@ -159,11 +159,6 @@ def or_none(read: Callable[[], T]) -> T | None:
         raise
     except (BloomError, ImportError, NameError, AttributeError, TypeError, ValueError):
         return None
-
-
-def is_a(kind: object, base: type) -> bool:
-    """Return whether an object is a subclass."""
-    return isinstance(kind, type) and issubclass(kind, base)
 
 
 # Checks of the settings.

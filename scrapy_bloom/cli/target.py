@@ -23,7 +23,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.queue.inspection import QueueState, inspect
 from scrapy_bloom.queue.keys import FilterKey, another_count, partition_keys, partition_of, queue_of
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import OF_FILTER, PARTITIONS, BloomSettings, load_setting
+from scrapy_bloom.settings import OF_FILTER, PARTITIONS, BloomSettings, is_a, load_setting
 from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.retry import retry_until
 
@@ -236,7 +236,7 @@ class CrawlTarget(Place):
         if self.has_spider:
             with suppress(ConfigError):
                 kind = load_setting(self.settings, "DUPEFILTER_CLASS", "")
-        return kind if isinstance(kind, type) and issubclass(kind, BloomRFPDupeFilter) else None
+        return kind if is_a(kind, BloomRFPDupeFilter) else None
 
     def require_dupefilter(self) -> None:
         """Refuse a crawl that does not use the filter."""

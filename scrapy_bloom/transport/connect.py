@@ -23,7 +23,7 @@ from scrapy_redis import defaults
 from scrapy_redis.connection import SETTINGS_PARAMS_MAP, get_redis_from_settings
 
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.settings import load_component
+from scrapy_bloom.settings import is_a, load_component
 from scrapy_bloom.transport.failures import FAULTS, decisive
 from scrapy_bloom.transport.retry import disable_client_retries
 from scrapy_bloom.transport.urls import URL, RedisUrl, require_url
@@ -78,10 +78,8 @@ def require_usable(client: Any) -> Any:
     """
     if not isinstance(client, (Redis, RedisCluster)) or isinstance(client, _NO_CLIENTS):
         kind, name = (client, "the class ") if isinstance(client, type) else (type(client), "")
-        raise ConfigError(
-            f"server = {name}{kind.__module__}.{kind.__qualname__}: must be a synchronous Redis client; "
-            "pass a redis.Redis or redis.RedisCluster"
-        )
+        fault = f"server = {name}{kind.__module__}.{kind.__qualname__}: must be a synchronous Redis client"
+        raise ConfigError(f"{fault}; pass a redis.Redis or redis.RedisCluster")
     return client
 
 
@@ -204,16 +202,12 @@ def connect(settings: BaseSettings) -> Any:
 def _require_class(given: RedisSettings) -> None:
     kind, named = given.client_class, f"{PARAMS}['redis_cls'] = {given.params.get('redis_cls')!r}"
     fit = (Redis, RedisCluster, FromSentinel, FromUrl)
-    if not (isinstance(kind, type) and issubclass(kind, fit)) or issubclass(kind, _NO_CLIENTS):
-        raise ConfigError(
-            f"{named}: must be redis.Redis, redis.RedisCluster, a subclass of one of them, or "
-            f"scrapy_bloom.FromSentinel; remove it, and let {URL} select the client"
-        )
+    if not any(is_a(kind, each) for each in fit) or issubclass(kind, _NO_CLIENTS):
+        allowed = "redis.Redis, redis.RedisCluster, a subclass of one of them, or scrapy_bloom.FromSentinel"
+        raise ConfigError(f"{named}: must be {allowed}; remove it, and let {URL} select the client")
     if kind is not FromUrl and RedisUrl.parse(given.url).kind:
-        raise ConfigError(
-            f"{named}: {URL} selects the client itself, since it begins with {given.url.partition('://')[0]}://; "
-            "remove redis_cls"
-        )
+        why = f"{URL} selects the client itself, since it begins with {given.url.partition('://')[0]}://"
+        raise ConfigError(f"{named}: {why}; remove redis_cls")
 
 
 def _refusal(given: RedisSettings, error: Exception) -> ConfigError:
@@ -304,12 +298,8 @@ def _master(url: RedisUrl, sentinel_kwargs: dict[str, Any] | None = None, **opti
         shared = {name: value for name, value in options.items() if name.startswith("ssl_")}
         theirs = {**{name: value for name, value in masters if name.startswith("ssl_")}, **theirs}
     sentinels = RedisUrl("rediss" if has_tls else "redis", "", "", "", "", urlencode(theirs))
-    return _client_of_master(
-        replace(url, path=f"/{database}", query=urlencode(masters)),
-        service,
-        {**shared, **sentinels.options(), **(sentinel_kwargs or {})},
-        options,
-    )
+    given = {**shared, **sentinels.options(), **(sentinel_kwargs or {})}
+    return _client_of_master(replace(url, path=f"/{database}", query=urlencode(masters)), service, given, options)
 
 
 class FromSentinel:
@@ -333,10 +323,8 @@ class FromSentinel:
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ARG002  # scrapy-redis calls it without a URL
-        raise ConfigError(
-            "REDIS_URL is not set: scrapy_bloom.FromSentinel needs the addresses of the Sentinels; set REDIS_URL = "
-            "'redis://sentinel-1:26379,sentinel-2:26379'"
-        )
+        fault = "REDIS_URL is not set: scrapy_bloom.FromSentinel needs the addresses of the Sentinels"
+        raise ConfigError(f"{fault}; set REDIS_URL = 'redis://sentinel-1:26379,sentinel-2:26379'")
 
     @classmethod
     def from_url(
