@@ -40,16 +40,8 @@ from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
+from scrapy_bloom.transport import failures
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
-from scrapy_bloom.transport.failures import (
-    FAULTS,
-    FILTER_COMMANDS,
-    QUEUE_COMMANDS,
-    START_COMMANDS,
-    UNKNOWN,
-    advice_for,
-    describe,
-)
 from scrapy_bloom.transport.scripts import FILTER, Script
 
 T = TypeVar("T")
@@ -132,13 +124,11 @@ class Crawl:
     @property
     def starts(self) -> list[tuple[str, tuple[str, ...], str]]:
         """The key of the start data, the commands of its type, and the queue, if a spider is fed."""
-        key = (
-            or_none(lambda: start_key_of(self.settings, self.target.spider))
-            if self.is_fed and self.partitions
-            else None
-        )
+        if not (self.is_fed and self.partitions):
+            return []
+        key = or_none(lambda: start_key_of(self.settings, self.target.spider))
         given = (kind for kind in ("set", "zset") if self.settings.getbool(f"REDIS_START_URLS_AS_{kind.upper()}"))
-        return [(key, START_COMMANDS[next(given, "list")], str(self.partitions[0].queue))] if key else []
+        return [(key, failures.START_COMMANDS[next(given, "list")], str(self.partitions[0].queue))] if key else []
 
     def show(self, setting: str) -> str:
         """Return a setting with its value."""
@@ -266,10 +256,8 @@ def permissions(crawl: Crawl) -> Findings:
     client = crawl.target.client
     user = client.get_connection_kwargs().get("username") or "default"
     parts, is_refused = crawl.partitions, False
-    tried = [(part.key, FILTER_COMMANDS, part.key) for part in parts] or [
-        ("scrapy-bloom", FILTER_COMMANDS, "scrapy-bloom")
-    ]
-    tried += [(part.queue, QUEUE_COMMANDS, part.queue) for part in parts if part.queue]
+    tried = [(key, failures.FILTER_COMMANDS, key) for key in [part.key for part in parts] or ["scrapy-bloom"]]
+    tried += [(part.queue, failures.QUEUE_COMMANDS, part.queue) for part in parts if part.queue]
     for key, commands, place in [*tried, *crawl.starts]:
         if is_refused and key != place:  # start data need the rights of a queue, too
             return
@@ -280,14 +268,13 @@ def permissions(crawl: Crawl) -> Findings:
             denied, unknown = _TRIAL.call(client, [f"{tagged(place)}:doctor-{token_hex(8)}"], words)
             client.type(key)
         except exceptions.NoPermissionError as error:
-            denied = [describe(error).encode()]
-        except FAULTS as error:
+            denied = [failures.describe(error).encode()]
+        except failures.FAULTS as error:
             client.type(key)  # in an outage this fails as well; a proxy may close the connection at a script
-            action = "use a server, and a proxy, that execute Lua scripts: EVAL and EVALSHA"
-            known = advice_for(error)
-            yield refused(
-                f"the server refuses scripts: {describe(error)}", action if known in (None, UNKNOWN) else known
-            )
+            action = failures.advice_for(error)
+            if action in (None, failures.UNKNOWN):
+                action = "use a server, and a proxy, that execute Lua scripts: EVAL and EVALSHA"
+            yield refused(f"the server refuses scripts: {failures.describe(error)}", str(action))
             return
         if denied:
             rights = " ".join(f"+{each.lower()}" for each in words)
@@ -395,9 +382,8 @@ def queue(crawl: Crawl, part: Place) -> Findings:
             action = "set the SCHEDULER_QUEUE_CLASS that has written it; the start of a crawl makes it a sorted set"
             yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", action)
         if state.has_losses:
-            text = (
-                f"{state.key} was evicted or deleted, or the server lost data: {state.lost:,} requests or more are lost"
-            )
+            text = f"{state.key} was evicted or deleted, or the server lost data: "
+            text += f"{state.lost:,} requests or more are lost"
             action = "start over, with SCHEDULER_FLUSH_ON_START = True for the first worker"
             yield loss(text, "the filter takes them for duplicates: their pages are missed", action)
         if silent := [each for each in state.workers if each.is_silent]:
@@ -501,5 +487,5 @@ def _findings(crawl: Crawl, check: Callable[..., Findings], subject: Any) -> lis
 
 
 def _unseen(error: Exception, action: str) -> Finding:
-    cause = error.__context__ if isinstance(error.__context__, FAULTS) else error
-    return advice(f"not checked: {describe(cause)}", "a loss may be there, unseen", action)
+    cause = error.__context__ if isinstance(error.__context__, failures.FAULTS) else error
+    return advice(f"not checked: {failures.describe(cause)}", "a loss may be there, unseen", action)

@@ -98,16 +98,16 @@ def _import(target: CrawlTarget, source: str, parameters: FilterParameters) -> t
         _examine(target, target.dupefilter.parameters().capacity)
         # A call whose reply was lost is repeated.
         if not target.retry(lambda: not client.exists(key) or client.renamenx(key, source)):
-            raise WrongTypeError(
-                f"the key {source!r}, to which an import moves the SET at {key!r}, is not empty: rename or delete it, "
-                "or if old workers ran beside an interrupted import, join both SETs there by SUNIONSTORE"
+            fault = (
+                f"the key {source!r}, to which an import moves the SET at {key!r}, is not empty: rename or delete it"
             )
+            action = "if old workers ran beside an interrupted import, join both SETs there by SUNIONSTORE"
+            raise WrongTypeError(f"{fault}, or {action}")
     elif as_text(target.send("TYPE", source)) != "set":
         target.read_filter()  # it refuses other data
-        raise WrongTypeError(
-            f"there is no SET at {key!r}, nor at {source!r}, where an import keeps it. Check the key and the server: "
-            "its crawl deletes it at its end (SCHEDULER_PERSIST = False), and so does --delete-source"
-        )
+        fault = f"there is no SET at {key!r}, nor at {source!r}, where an import keeps it. Check the key and the server"
+        why = "its crawl deletes it at its end (SCHEDULER_PERSIST = False), and so does --delete-source"
+        raise WrongTypeError(f"{fault}: {why}")
     run, members = target.retry(lambda: run_id(client, source)), int(target.send("SCARD", source))
     read, added = _add(target, parameters, _scan(target, source, members))
     # Another server, or a restarted one, continues a scan at another place; a deleted SET has no members.

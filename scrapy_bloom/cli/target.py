@@ -5,7 +5,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 from redis.client import NEVER_DECODE
@@ -224,10 +224,9 @@ class CrawlTarget(Place):
 
     def partitions_at(self, queue: str | None, key: str) -> list[Place]:
         """Return the partitions of the crawl with this queue, if it is known, and this filter."""
-        found, where = [], "partition {}: " if self.count > 1 else ""
-        for number, (own, of_filter) in enumerate(partition_keys(queue or key, key, self.count)):
-            found.append(Place(self, of_filter, own if queue else None, where.format(number)))
-        return found
+        where = "partition {}: " if self.count > 1 else ""
+        keys = enumerate(partition_keys(queue or key, key, self.count))
+        return [Place(self, at, own if queue else None, where.format(number)) for number, (own, at) in keys]
 
     @cached_property
     def filter_class(self) -> type[BloomRFPDupeFilter] | None:
@@ -250,8 +249,7 @@ class CrawlTarget(Place):
         kind = self.filter_class or BloomRFPDupeFilter
         fingerprinter = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
         self.crawler.request_fingerprinter = build_from_crawler(fingerprinter, self.crawler)
-        work: Callable[[], BloomRFPDupeFilter] = partial(kind.unopened, self.settings, self.key, self.crawler)
-        dupefilter = self.retry(work)
+        dupefilter = self.retry(lambda: kind.unopened(self.settings, self.key, self.crawler))
         weakref.finalize(self, disconnect, dupefilter.server)
         return dupefilter
 
