@@ -1,7 +1,18 @@
-"""The command `scrapy bloom`: find the action, read its options and run it.
+"""Inspect, move and repair the Bloom filter of a crawl.
 
-Scrapy loads this module for every command, so its imports must be cheap.
+In a project an action takes the name of a spider; elsewhere --key and --redis-url locate the filter.
+`scrapy bloom ACTION --help` lists the options of an action, with examples. -s NAME=VALUE may come before or after it.
+
+exit codes:
+  0: done, or the answer is yes
+  1: the answer is no
+  2: refused, or invalid options
+  3: Redis is unreachable
+  130: stopped by Ctrl-C
+  141: the reader of the output closed it before the action ended
 """
+
+# Scrapy loads this module for every command, so its imports must be cheap.
 
 import argparse
 import sys
@@ -27,21 +38,8 @@ ACTIONS = {
 # Scrapy 2.13 creates a CrawlerProcess for every command, newer versions only for commands that require it.
 _HAS_CRAWLER_PROCESS = not hasattr(ScrapyCommand, "requires_crawler_process")
 
-_HELP = """\
-actions:
-{actions}
-
-In a project an action takes the name of a spider; elsewhere --key and --redis-url locate the filter.
-`scrapy bloom ACTION --help` lists the options of an action, with examples. -s NAME=VALUE may come before or after it.
-
-exit codes:
-  0: done, or the answer is yes
-  1: the answer is no
-  2: refused, or invalid options
-  3: Redis is unreachable
-  130: stopped by Ctrl-C
-  141: the reader of the output closed it before the action ended
-"""
+# The docstring is the help, as an action's is.
+_PURPOSE, _, _HELP = (__doc__ or "").partition(".\n")
 
 
 def module_of(action: str) -> Any:
@@ -68,14 +66,14 @@ class Command(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return the line for Scrapy's list of commands."""
-        return "Inspect, move and repair the Bloom filter of a crawl"
+        return _PURPOSE
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the action; all arguments after its name belong to the action."""
         super().add_options(parser)
         listed = "\n".join(f"  {name:<8} {purpose}" for name, purpose in ACTIONS.items())
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.epilog = _HELP.format(actions=listed)
+        parser.epilog = f"actions:\n{listed}\n{_HELP}"
         parser.add_argument("action", nargs="?", metavar="ACTION", help="see below")
         parser.add_argument("rest", metavar="options", nargs=argparse.REMAINDER, help="options of the action")
 
