@@ -5,8 +5,8 @@ A failing stats collector or log handler never loses a request.
 
 import logging
 import math
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from scrapy import Request, signals
@@ -136,10 +136,11 @@ def call_safely(call: Callable[..., object], *arguments: Any, **options: Any) ->
     return True
 
 
+@dataclass(eq=False)
 class CrawlReporter:
     """Reports one filter to the log and, if there is one, to a stats collector.
 
-    Args:
+    Attributes:
         key: the filter's key.
         counters: this process's work with the filter.
         read: returns the filter's fill, or None if there is no filter any more.
@@ -147,21 +148,13 @@ class CrawlReporter:
         monotonic: the clock.
     """
 
-    def __init__(
-        self,
-        key: str,
-        counters: Counters,
-        read: Callable[[], FilterInfo | None],
-        collector: StatsCollector | None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.counters = counters
-        self._key = key
-        self._read = read
-        self._collector = collector
-        self._monotonic = monotonic
-        self._dropped = self._unpublished = 0
-        self._next_update = 0.0
+    key: str
+    counters: Counters
+    read: Callable[[], FilterInfo | None]
+    collector: StatsCollector | None
+    monotonic: Callable[[], float]
+    _dropped = _unpublished = 0
+    _next_update = 0.0
 
     def begin(self, *, is_shared: bool = False) -> bool:
         """Log the opened filter.
@@ -172,21 +165,21 @@ class CrawlReporter:
         Returns:
             False if the filter does not exist any more.
         """
-        info = self._read()
+        info = self.read()
         if info is None:
             return False
         self._show_fill(info)
         if is_shared:
-            logger.info(_IS_SHARED, self._key)
+            logger.info(_IS_SHARED, self.key)
         state = f"holds {_in_words(info)}"
         if not info.count:
             state = f"is new, and takes {as_size(info.memory_bytes)} for a capacity of {info.capacity:,}"
             state += f" at an error rate of {as_error_rate(info.error_rate)}"
-        logger.info("Opened the Bloom filter at %r: it %s", self._key, state)
+        logger.info("Opened the Bloom filter at %r: it %s", self.key, state)
         if info.count:
-            clearing = f"delete the filter by `scrapy bloom clear --key {self._key} --yes`"
+            clearing = f"delete the filter by `scrapy bloom clear --key {self.key} --yes`"
             flushing = "start the first one with SCHEDULER_FLUSH_ON_START = True"
-            logger.info(_CONTINUES, self._key, clearing if is_shared else flushing)
+            logger.info(_CONTINUES, self.key, clearing if is_shared else flushing)
         return True
 
     def follow(self, crawler: Crawler) -> None:
@@ -195,7 +188,7 @@ class CrawlReporter:
 
     def count(self, stat: str, number: int = 1) -> bool:
         """Add a number to a stat; return whether it is counted."""
-        return self._collector is not None and call_safely(self._collector.inc_value, stat, number)
+        return self.collector is not None and call_safely(self.collector.inc_value, stat, number)
 
     def count_filtered(self) -> None:
         """Count a dropped request."""
@@ -205,7 +198,7 @@ class CrawlReporter:
 
     def update(self) -> None:
         """Publish the stats, a few times a second: a stats collector is slower than the check of a repeat."""
-        now = self._monotonic()
+        now = self.monotonic()
         if now >= self._next_update:
             self._next_update = now + _UPDATE_SECONDS
             self._show()
@@ -213,18 +206,18 @@ class CrawlReporter:
     def refresh(self) -> None:
         """Publish the filter's fill; the last known fill stays after a deletion or while the server is unreachable."""
         try:
-            info = self._read()
+            info = self.read()
         except (BloomError, *FAULTS) as error:
             self._fill = "Its fill is unknown"
             # Without the timeout, which at the end of a crawl is no setting of the user.
-            logger.warning("The fill of the filter at %r is unknown: %s", self._key, cause_of(error))
+            logger.warning("The fill of the filter at %r is unknown: %s", self.key, cause_of(error))
         else:
             if info is not None:
                 self._show_fill(info)
 
     def end(self) -> None:
         """Note the end of the crawl, after which the filter may belong to another one."""
-        self._read = lambda: None
+        self.read = lambda: None
 
     def _show_fill(self, info: FilterInfo) -> None:
         self._info, self._fill = info, f"It holds {_in_words(info)}"
@@ -245,15 +238,15 @@ class CrawlReporter:
         # A program that calls `request_seen` itself may not call `log` for repeats.
         repeats = plural(max(self._dropped, counters.cache_hits), "repeat")
         new, calls = plural(counters.added, "new request"), plural(counters.round_trips, "round trip")
-        logger.info(_WORK, self._key, new, repeats, f"{counters.cache_hits:,}", calls, missed, self._fill)
+        logger.info(_WORK, self.key, new, repeats, f"{counters.cache_hits:,}", calls, missed, self._fill)
         if info.current_error_rate > info.error_rate:
             rate, allowed = as_error_rate(info.current_error_rate), as_error_rate(info.error_rate)
-            logger.warning(_TOO_FULL, self._key, rate, allowed, missed, info.capacity)
+            logger.warning(_TOO_FULL, self.key, rate, allowed, missed, info.capacity)
 
     def _publish(self, source: Counters | FilterInfo) -> None:
-        if self._collector is not None:
+        if self.collector is not None:
             for field in _FIELDS[type(source)]:
-                call_safely(self._collector.set_value, _PREFIX + field, getattr(source, field))
+                call_safely(self.collector.set_value, _PREFIX + field, getattr(source, field))
 
 
 def warn_about_memory(server: Any, key: str, parameters: FilterParameters, partitions: int = 1) -> None:

@@ -286,10 +286,9 @@ def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     is_text = isinstance(value, str) and value.startswith("[") and value.endswith("]")
     is_list = isinstance(given, (list, tuple, set)) and not is_text
     if not is_list or not all(isinstance(pattern, str) and pattern for pattern in given):
-        raise ConfigError(
-            f"{ALWAYS} = {value!r}: must be a list of regular expressions, none of them empty, or one as text "
-            r"without brackets around it; set for example [r'/sitemap\.xml$'] for the URLs that are new in each run"
-        )
+        allowed = "a list of regular expressions, none of them empty, or one as text without brackets around it"
+        example = r"[r'/sitemap\.xml$'] for the URLs that are new in each run"
+        raise ConfigError(f"{ALWAYS} = {value!r}: must be {allowed}; set for example {example}")
     return tuple(map(_compile, given))
 
 
@@ -306,10 +305,9 @@ def _statuses(value: Any) -> frozenset[int]:
     given = value.split(",") if isinstance(value, str) else value
     texts = [str(each).strip().lower() for each in given] if isinstance(given, (list, tuple, set, frozenset)) else [""]
     if not all(map(_STATUS.fullmatch, texts)):
-        raise ConfigError(
-            f"{RETRY_STATUSES} = {value!r}: must be a list of HTTP statuses from 300 to 999, or of classes such as "
-            "'5xx'; set for example ['5xx', 408, 429], the default"
-        )
+        allowed = "a list of HTTP statuses from 300 to 999, or of classes such as '5xx'"
+        example = "['5xx', 408, 429], the default"
+        raise ConfigError(f"{RETRY_STATUSES} = {value!r}: must be {allowed}; set for example {example}")
     return frozenset(status for status in range(300, 1000) if {str(status), f"{status // 100}xx"}.intersection(texts))
 
 
@@ -323,10 +321,9 @@ def _item_key(value: Any) -> tuple[str, ...] | Callable[[Any], Any]:
     is_list = isinstance(given, (list, tuple)) and bool(given) and not is_path
     # A list on the command line is text, with brackets.
     if not is_list or not all(isinstance(name, str) and name.strip(" []") == name.strip() != "" for name in given):
-        raise ConfigError(
-            f"{ITEM_KEY} = {value!r}: must be a field of the items, a list of fields, or the path of a callable that "
-            "returns the key of an item; set for example 'url', ['shop', 'number'] or 'project.items.key_of'"
-        )
+        allowed = "a field of the items, a list of fields, or the path of a callable that returns the key of an item"
+        example = "'url', ['shop', 'number'] or 'project.items.key_of'"
+        raise ConfigError(f"{ITEM_KEY} = {value!r}: must be {allowed}; set for example {example}")
     return tuple(name.strip() for name in given)
 
 

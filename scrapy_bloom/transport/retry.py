@@ -85,8 +85,7 @@ def retry_until(attempt: Callable[[], T], timeout: float, runtime: Runtime = RUN
         try:
             result = attempt()
         except FAULTS as error:
-            advice = advice_for(error)
-            if advice is not None:
+            if (advice := advice_for(error)) is not None:
                 raise RefusedError(f"Redis refused a command ({describe(error)}): {advice}") from None
             waited = runtime.monotonic() - begin
             if waited >= timeout:
