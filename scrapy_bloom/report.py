@@ -18,7 +18,7 @@ from scrapy_bloom.filter.info import Counters, FilterInfo
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pace import RESERVED, WASTED
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.queue.messages import DeadWorker, News, Received
+from scrapy_bloom.queue.messages import News, Received
 from scrapy_bloom.queue.worker import MAX_STARTS
 from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_size, get_logger, plural
 from scrapy_bloom.transport.connect import evicts, is_cluster, policy
@@ -118,7 +118,6 @@ _STARTS_LOST = (
     "Redis has lost requests of the queue %r, perhaps also start requests beyond the last "
     f"{MAX_STARTS:,} that a worker remembers" + _START_OVER
 )
-_LOSSES = "gone", "new"
 # The fields of INFO that limit the memory.
 _LIMITS = (
     ("maxmemory", "but the server's maxmemory is", "raise it"),
@@ -165,8 +164,7 @@ class CrawlReporter:
         Returns:
             False if the filter does not exist any more.
         """
-        info = self.read()
-        if info is None:
+        if (info := self.read()) is None:
             return False
         self._show_fill(info)
         if is_shared:
@@ -206,14 +204,12 @@ class CrawlReporter:
     def refresh(self) -> None:
         """Publish the filter's fill; the last known fill stays after a deletion or while the server is unreachable."""
         try:
-            info = self.read()
+            if (info := self.read()) is not None:
+                self._show_fill(info)
         except (BloomError, *FAULTS) as error:
             self._fill = "Its fill is unknown"
             # Without the timeout, which at the end of a crawl is no setting of the user.
             logger.warning("The fill of the filter at %r is unknown: %s", self.key, cause_of(error))
-        else:
-            if info is not None:
-                self._show_fill(info)
 
     def end(self) -> None:
         """Note the end of the crawl, after which the filter may belong to another one."""
@@ -301,10 +297,7 @@ class QueueReport:
     def __init__(self, keys: QueueKeys, report: CrawlReporter, read: Callable[[bytes], Request]) -> None:
         self.has_lost = self._has_begun = False
         self.warnings = LimitedWarnings(logger)
-        self._keys = keys
-        self._report = report
-        self._read = read
-        self._news = News()
+        self._keys, self._report, self._read, self._news = keys, report, read, News()
 
     def begin(self, news: News) -> None:
         """Report the losses before this worker joined."""
@@ -318,7 +311,9 @@ class QueueReport:
             self._report_rejoin(received.rejoin, forgets_starts=forgets_starts)
         if received.others:
             for dead in received.others.dead:
-                self._report_dead_worker(dead)
+                self._report.count(RECOVERED, dead.requests)
+                text = "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r"
+                logger.warning(text, dead.name, dead.seconds, plural(dead.requests, "request"), self._keys.queue)
             for member in received.others.dead_letters:
                 self._report_dead_letter(member)
         before, self._news = self._news, news
@@ -331,7 +326,7 @@ class QueueReport:
             self.warnings.warn(_LOST_SHARDS, self._keys.queue, news.lost_shards - before.lost_shards)
 
     def _report_rejoin(self, reason: str, *, forgets_starts: bool) -> None:
-        is_loss = reason in _LOSSES
+        is_loss = reason in ("gone", "new")
         self.warnings.warn(_REJOINS[reason], self._keys.queue, level=logging.ERROR if is_loss else logging.WARNING)
         self._report.counters.losses += reason == "filter"
         if forgets_starts and (is_loss or reason == "behind"):
@@ -339,11 +334,6 @@ class QueueReport:
             self.warnings.warn(_STARTS_LOST, self._keys.queue, level=logging.ERROR)
         if is_loss:
             self._note_loss()
-
-    def _report_dead_worker(self, dead: DeadWorker) -> None:
-        self._report.count(RECOVERED, dead.requests)
-        text = "Worker %s has been silent for %.0f s: requeued %s of its leases in the queue %r"
-        logger.warning(text, dead.name, dead.seconds, plural(dead.requests, "request"), self._keys.queue)
 
     def _report_dead_letter(self, member: bytes) -> None:
         """Log and count a request that became a dead letter after the deaths of its workers."""

@@ -85,11 +85,10 @@ def require_usable(client: Any) -> Any:
 
 def drop_connections(client: Any) -> None:
     """Close a client's connections; its next command opens another one."""
-    pool = getattr(client, "connection_pool", None)
-    if pool is None:  # of a cluster; its `close` leaves the connections open if it was made from a URL
+    if is_cluster(client):  # its `close` leaves the connections open if it was made from a URL
         client.disconnect_connection_pools()
     else:
-        pool.disconnect()
+        client.connection_pool.disconnect()
 
 
 def bound_clients(part: object) -> bool:
