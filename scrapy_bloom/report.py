@@ -56,9 +56,7 @@ _GONE = (
     "partitions, was deleted, evicted, or put back to an earlier state, or another client takes requests. The filter "
     "calls them seen" + _START_OVER
 )
-_LOST_SHARDS = (
-    "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
-)
+_SHARDS = "The filter of the queue %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
 _IS_SHARED = "The filter at %r is shared: SCHEDULER_DUPEFILTER_KEY has no %%(spider)s in it, so no crawl deletes it"
 _CONTINUES = (
     "Requests in the filter at %r are not fetched again: the crawl continues with it. To start over, stop all workers, "
@@ -323,7 +321,7 @@ class QueueReport:
             self.warnings.warn(_GONE, self._keys.queue, "", f"{max(news.lost - before.lost, 0):,}", level=logging.ERROR)
         if news.lost_shards > before.lost_shards:
             self._report.counters.losses += 1
-            self.warnings.warn(_LOST_SHARDS, self._keys.queue, news.lost_shards - before.lost_shards)
+            self.warnings.warn(_SHARDS, self._keys.queue, news.lost_shards - before.lost_shards)
 
     def _report_rejoin(self, reason: str, *, forgets_starts: bool) -> None:
         is_loss = reason in ("gone", "new")

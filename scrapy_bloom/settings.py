@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -92,18 +93,15 @@ class Option(Generic[Number]):
     @property
     def default_text(self) -> str:
         """The default as the documentation shows it."""
-        default = self.default or 0
-        return f"{default:,}" if self.is_integer else as_number(default)
+        return f"{self.default:,}" if self.is_integer else as_number(self.default or 0)
 
 
 def _number(value: object) -> float | None:
     """Return a value, or its text, as a number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            return float(value)
+    return None
 
 
 CAPACITY = Option[int](

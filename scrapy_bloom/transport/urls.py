@@ -118,10 +118,9 @@ def _require_path(parts: RedisUrl) -> None:
         try:
             parts.service_and_database()
         except ValueError:
-            raise ConfigError(
-                f"{URL} names no master: end it with the Sentinels' name for the master, and with a database if it "
-                "is not 0, as in redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
-            ) from None
+            action = "end it with the Sentinels' name for the master, and with a database if it is not 0"
+            example = "redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
+            raise ConfigError(f"{URL} names no master: {action}, as in {example}") from None
     elif parts.kind == "cluster" and database.strip("0"):
         raise ConfigError(f"{URL} names a database, but a cluster has none: end it with the last host's port")
     elif database and not database.isdecimal():
