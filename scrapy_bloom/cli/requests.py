@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from io import BufferedReader
+from itertools import chain
 from urllib.parse import urlsplit
 
 from scrapy import Request
@@ -92,12 +93,11 @@ def read_lines(name: str, file: BufferedReader) -> Iterator[Line]:
     Raises:
         ConfigError: a line is neither, or the file is empty.
     """
-    line = None
     # The first byte of a record's length; no text begins with it.
-    for line in (_records if file.peek(1)[:1] == b"\0" else _lines)(name, file):
-        yield line
-    if line is None:
+    lines = (_records if file.peek(1)[:1] == b"\0" else _lines)(name, file)
+    if (first := next(lines, None)) is None:
         raise ConfigError(f"--from-file {name}: the file is empty; each line must be {_ALLOWED}")
+    yield from chain([first], lines)
 
 
 def _lines(name: str, file: BufferedReader) -> Iterator[Line]:

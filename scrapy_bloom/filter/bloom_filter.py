@@ -232,7 +232,6 @@ class BloomFilter:
             self.counters.cache_hits += 1
             return False
         with self._calls():
-            self._begin()
             self._settle(_Numbered(_ADD, [encoded]))
         return self._deliver([encoded])[0]
 
@@ -280,7 +279,6 @@ class BloomFilter:
         """
         batch = _as_items(items)
         with self._calls():
-            self._begin()
             clearings = self._clearings
             is_current = self._runtime.monotonic() < self._cache_until
             asked = [item for item in dict.fromkeys(batch) if not (is_current and self._cache.get(item))]
@@ -342,7 +340,6 @@ class BloomFilter:
         """
         batch = _as_items(items)
         with self._calls():
-            self._begin()
             results = [found for part in _parts(batch) for found in self._look_up(part)]
             self._cache.update([*compress(batch, results)], True)
             return results
@@ -400,7 +397,6 @@ class BloomFilter:
         """
         batch = _as_items(items)
         with self._calls():
-            self._begin()
             parts = _parts([*dict.fromkeys(batch)])
             forgotten = {item for part in parts for item in self._settle(_Numbered(_FORGET, part))}
             self._forget_cached()
@@ -423,7 +419,6 @@ class BloomFilter:
             >>> bloom.clear()
         """
         with self._calls():
-            self._begin()
             while True:
                 status, *reply = self._send(_INFO, self._id)
                 if status == b"OK":
@@ -444,7 +439,6 @@ class BloomFilter:
             False
         """
         with self._calls():
-            self._begin()
             self.close()
             while not self._send(_DELETE, self._id):  # another filter is there, or none
                 self._id = ""
@@ -521,12 +515,6 @@ class BloomFilter:
         if os.getpid() != self._process:
             self._begin_process()
         return self._lock
-
-    def _begin(self) -> None:
-        """Prepare a call."""
-        if self._runtime.monotonic() >= self._layers_until:
-            self._layers_until = math.inf
-            self._forget_cached()
 
     def _look_up(self, items: list[bytes]) -> list[bool]:
         """Return for each item whether the filter has it."""
@@ -661,8 +649,15 @@ class BloomFilter:
         self._note_contact()
 
     def _note_contact(self) -> None:
-        """Note a reply. With another connection than before, the cache is emptied: the server may have gone back."""
+        """Note a reply, and empty the cache if its items may be gone, before more of them count as seen.
+
+        They are behind the end of the oldest layer, until which the cache is asked at most, and perhaps after another
+        connection than before: the server may have gone back.
+        """
         self._contact = self._runtime.monotonic()
+        if self._contact >= self._layers_until:
+            self._layers_until = math.inf
+            self._forget_cached()
         self._cache_until = min(self._contact + CACHE_SECONDS, self._layers_until)
         if self._held is not None and self._held.made != self._made:
             self._made = self._held.made

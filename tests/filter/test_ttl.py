@@ -98,12 +98,19 @@ def test_the_cache_ends_with_the_layer(client: redis.Redis, key: str, monkeypatc
     monkeypatch.setattr(BloomFilter, "_runtime", clock)
     bloom = BloomFilter(client, key, capacity=500, ttl=TTL)
     assert bloom.add("a")
-    clock.now += 118
-    assert not bloom.add("b" if bloom.add("b") else "a")
-    clock.now += 6
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+        advance(client, key, seconds)
+
+    wait(118)
+    assert bloom.add("b")
+    wait(6)
     assert bloom.is_cached("a")
-    clock.now += 2
-    advance(client, key, 126)
+    wait(2)
+    assert not bloom.is_cached("a")
+    assert bloom.add("c")  # whose reply is younger than the layer
+    assert bloom.add("d")
     assert not bloom.is_cached("a")
     assert bloom.add("a")
 
