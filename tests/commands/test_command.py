@@ -159,16 +159,6 @@ def test_keys_by_an_attribute(valkey: Server, key: str, tmp_path: Path) -> None:
     assert (said.returncode, "use NAME=VALUE" in said.stderr) == (2, True)
 
 
-def test_reader_that_ends(tmp_path: Path) -> None:
-    """A reader that closes the pipe after the first line, as `head` does, causes no error."""
-    with command.start("plan", cwd=tmp_path) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.wait() == 0
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
-
-
 def test_with_the_addon(tmp_path: Path) -> None:
     """The add-on's settings apply, and its own refusal is printed once."""
     project = command.make_project(tmp_path, ADDONS={"scrapy_bloom.Addon": 500}, BLOOMFILTER_CAPACITY=0)

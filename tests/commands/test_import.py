@@ -329,7 +329,6 @@ def test_a_crawl_with_another_dupefilter(client: redis.Redis, key: str, url: str
 
 def test_options_that_are_refused(run: Run) -> None:
     """Options that do not apply, and fingerprints that no SET has, are refused."""
-    assert "capacity (BLOOMFILTER_CAPACITY) = 'many': must" in run("--capacity", "many")[2]
     assert "--delete-source is for a SET" in run("--from-file", "x", "--delete-source")[2]
     assert "remove REQUEST_FINGERPRINTER_CLASS" in run(**SCRAPYS)[2]
     code, _, err = run("--from-file", "nowhere")

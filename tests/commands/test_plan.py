@@ -79,14 +79,10 @@ def test_missed_pages_without_growth(capsys: pytest.CaptureFixture[str]) -> None
     assert growth[-1]["error_rate"] > 0.5
 
 
-@pytest.mark.parametrize("given", [["--capacity", "0"], ["--error-rate", "1"], ["--ttl", "-1"], ["--capacity", "many"]])
-def test_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """An invalid value is refused, with the name of the option and of the setting."""
-    assert command.call("plan", *given) == 2
-    option, value = given
-    name = option.removeprefix("--").replace("-", "_")
-    label = f"{name} (BLOOMFILTER_{name.upper()})"
-    assert f"scrapy bloom: {label} = {value!r}: must" in capsys.readouterr().err
+    assert command.call("plan", "--error-rate", "1") == 2
+    assert "scrapy bloom: error_rate (BLOOMFILTER_ERROR_RATE) = '1': must" in capsys.readouterr().err
 
 
 def test_in_a_project(tmp_path: Path) -> None:
