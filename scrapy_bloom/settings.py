@@ -251,13 +251,10 @@ class BloomSettings:
         _refuse_unknown(settings)
         given = (option for option in OPTIONS if option.setting in settings)
         values: dict[str, Any] = {option.name: option.read(settings[option.setting]) for option in given}
-        if settings.get(RETRY_STATUSES) is not None:
-            values["retry_statuses"] = _statuses(settings[RETRY_STATUSES])
-        if settings.get(ITEM_KEY) is not None:
-            values["item_key"] = _item_key(settings[ITEM_KEY])
-        values["retry_failed"] = read_flag(settings, RETRY_FAILED)
-        values["shared_delay"] = read_flag(settings, SHARED_DELAY)
-        return cls(**values, always=_patterns(settings.get(ALWAYS)))
+        for name, read in ((ALWAYS, _patterns), (RETRY_STATUSES, _statuses), (ITEM_KEY, _item_key)):
+            if (value := settings.get(name)) is not None:
+                values[_field(name)] = read(value)
+        return cls(**values, **{_field(name): read_flag(settings, name) for name in (RETRY_FAILED, SHARED_DELAY)})
 
     def refuse_queue_options(self) -> None:
         """Refuse the settings that only `BloomScheduler` can obey.
@@ -277,8 +274,12 @@ class BloomSettings:
                 raise ConfigError(f"{name} = {value!r}: only BloomScheduler obeys this setting; {action}")
 
 
+def _field(setting: str) -> str:
+    return setting.removeprefix(PREFIX).lower()
+
+
 def _patterns(value: Any) -> tuple[re.Pattern[str], ...]:
-    """Return the compiled patterns of BLOOMFILTER_ALWAYS: a list, one pattern as text, or None."""
+    """Return the compiled patterns of BLOOMFILTER_ALWAYS: a list, or one pattern as text."""
     given = [value] if isinstance(value, str) else value or []
     # A list on the command line is text: as a pattern, a class of characters that almost every URL has.
     is_text = isinstance(value, str) and value.startswith("[") and value.endswith("]")

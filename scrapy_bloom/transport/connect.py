@@ -164,10 +164,11 @@ class RedisSettings:
         """Return settings with which scrapy-redis makes the client: with a short timeout, and with its class.
 
         A timeout in REDIS_PARAMS is kept; one in REDIS_URL overrides both.
+
+        Raises:
+            ConfigError: the class cannot be imported.
         """
-        params = {**dict.fromkeys(_TIMEOUTS, _TIMEOUT_SECONDS), **self.params}
-        if self.is_selected_by_url:
-            params["redis_cls"] = FromUrl
+        params = {**dict.fromkeys(_TIMEOUTS, _TIMEOUT_SECONDS), **self.params, "redis_cls": self.client_class}
         values = BaseSettings()
         values.attributes = {**self.values.attributes, PARAMS: SettingsAttribute(params, 0)}
         return values
