@@ -254,7 +254,8 @@ class BloomSettings:
         for name, read in ((ALWAYS, _patterns), (RETRY_STATUSES, _statuses), (ITEM_KEY, _item_key)):
             if (value := settings.get(name)) is not None:
                 values[_field(name)] = read(value)
-        return cls(**values, **{_field(name): read_flag(settings, name) for name in (RETRY_FAILED, SHARED_DELAY)})
+        values |= {_field(name): read_flag(settings, name) for name in (RETRY_FAILED, SHARED_DELAY)}
+        return cls(**values)
 
     def refuse_queue_options(self) -> None:
         """Refuse the settings that only `BloomScheduler` can obey.
