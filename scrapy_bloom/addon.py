@@ -12,6 +12,7 @@ from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom.codec import require_serializer
 from scrapy_bloom.command import reports_at_exit, running_command
+from scrapy_bloom.components import way_to
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.engine import scheduler_of
 from scrapy_bloom.errors import ConfigError
@@ -30,7 +31,7 @@ _OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter", "SCHEDULER": "sc
 
 _OTHER_DUPEFILTER = (
     "scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = %r was found and left alone, and so was "
-    "SCHEDULER = %r%s. Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter' or a subclass"
+    "SCHEDULER = %r%s. To use the filter, %s"
 )
 _OTHER_SCHEDULER = (
     "scrapy-bloom filters nothing in this crawl: SCHEDULER = %r does not build DUPEFILTER_CLASS. Set %r, or build it "
@@ -112,7 +113,8 @@ class Addon:
         bases = getattr(scheduler, "__mro__", ())  # to issubclass every scheduler is Scrapy's
         consequence = next((text for base, text in _CONSEQUENCES.items() if base in bases), "")
         if not is_ours and not drops_none:
-            logger.warning(_OTHER_DUPEFILTER, name, settings["SCHEDULER"], consequence)
+            way = way_to(_OURS["DUPEFILTER_CLASS"], "DUPEFILTER_CLASS", dupefilter)
+            logger.warning(_OTHER_DUPEFILTER, name, settings["SCHEDULER"], consequence, way)
             return
         self._text = f"scrapy-bloom {'filters' if is_ours else 'drops no request of'} this crawl: {', '.join(found)}"
         self._text += consequence

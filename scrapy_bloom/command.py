@@ -26,8 +26,14 @@ _LOGGERS = [*map(logging.getLogger, ("asyncio", "scrapy.core.engine", "scrapy.ut
 _commands: list[Any] = []
 
 
-def _has_no_traceback(record: logging.LogRecord) -> bool:
-    return record.exc_info is None
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a logged error is another one than that of a refused start, and does not result from it."""
+    error = record.exc_info[1] if record.exc_info else None
+    if str(error).endswith("slot not assigned") or "CoreStats.spider_closed" in record.getMessage():
+        return False
+    while error is not None and not isinstance(error, BloomError):
+        error = error.__context__
+    return error is None
 
 
 @contextmanager
@@ -42,11 +48,11 @@ def reports_at_exit() -> Iterator[None]:
         if report_at_exit(str(error)):
             logger.error("The crawl does not start: %s", error)
             for other in _LOGGERS:
-                other.addFilter(_has_no_traceback)
+                other.addFilter(_is_news)
         raise
     # Withdraw earlier reports: the caller caught the error, and the crawl starts after all.
     for other in _LOGGERS:
-        other.removeFilter(_has_no_traceback)
+        other.removeFilter(_is_news)
     atexit.unregister(_print)
     while _commands:
         _commands.pop().exitcode = 0

@@ -81,6 +81,16 @@ def without_effect(settings: BaseSettings) -> list[tuple[str, str]]:
     return found
 
 
+def way_to(ours: str, setting: str, kind: Any) -> str:
+    """Return how to use a class of ours in place of another one, which may choose keys if it is the project's own."""
+    if str(getattr(kind, "__module__", "scrapy.")).startswith(("scrapy.", "scrapy_redis.")):
+        return f"remove {setting} from the project and the spider, and have 'scrapy_bloom.Addon': 500 in ADDONS"
+    return (
+        f"derive {setting} from {ours!r}; or if it only chooses keys, write %(x)s, the attribute x of the spider, into "
+        f"SCHEDULER_QUEUE_KEY and SCHEDULER_DUPEFILTER_KEY, and remove {setting}"
+    )
+
+
 def is_unfiltered(settings: BaseSettings) -> bool:
     """Return whether DUPEFILTER_CLASS is Scrapy's class that drops no request."""
     return load_setting(settings, "DUPEFILTER_CLASS", _DUPEFILTER) is BaseDupeFilter

@@ -258,11 +258,6 @@ def is_closing(crawler: Crawler) -> bool:
     return getattr(_slot(crawler), "closing", None) is not None
 
 
-def is_starting(crawler: Crawler) -> bool:
-    """Return whether the spider's start() may yield more."""
-    return getattr(_engine(crawler), "_start", None) is not None
-
-
 def in_progress(crawler: Crawler) -> Collection[Request]:
     """Return the requests that the engine has taken and not finished."""
     return getattr(_slot(crawler), "inprogress", ())

@@ -101,10 +101,6 @@ _REJOINS = {
         "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover" + _JOINS_AGAIN
     ),
     "dead": "Other workers presumed this one dead and requeued its leases in the queue %r" + _JOINS_AGAIN,
-    "ended": (
-        "Other workers presumed this one dead, requeued its leases in the queue %r, and have ended the crawl. This "
-        "worker ends as well, unless it has start requests left"
-    ),
     "leases": "Leases of this worker in the queue %r are gone (evicted?)" + _JOINS_AGAIN,
     "filter": (
         "The filter of the queue %r was replaced (cleared, evicted, or at the end of BLOOMFILTER_TTL). The crawl "

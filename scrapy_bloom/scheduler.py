@@ -668,7 +668,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _poll(self) -> None:
         """Take requests ahead; ask an empty queue again after a pause, each twice as long as the last."""
         self._sync(self._ahead)
-        if self._worker.ready or not (self._worker.is_joined or self._worker.has_left):
+        if self._worker.ready or not self._worker.is_joined:
             self._pause, self._next_poll = _MIN_PAUSE, 0.0
             self._wakeup.set(0)
             return
@@ -685,8 +685,6 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._worker.queues[index].news,
             forgets_starts=bool(received.rejoin) and self._worker.forgets_starts,
         )
-        if received.rejoin == "ended" and not (self._starts or engine.is_starting(self.spider.crawler)):
-            self._worker.end()
         self._note_offers(received.offers)
         if received.problem and "WRONGTYPE" not in received.problem:
             raise caught_error(received.problem)

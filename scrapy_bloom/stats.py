@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -65,8 +66,9 @@ def guard_stats(crawler: Crawler, runtime: Runtime = RUNTIME) -> None:
 
     for name in _STATS.keys() & {*dir(type(stats))}:
         call = object.__getattribute__(stats, name)
-        vars(stats).pop(_CACHED + name, None)
-        setattr(stats, name, guarded(call, _STATS[name]))
+        getattr(stats, "__dict__", {}).pop(_CACHED + name, None)
+        with suppress(AttributeError):  # its class may forbid it
+            setattr(stats, name, guarded(call, _STATS[name]))
     if bound_clients(stats):
         logger.warning(
             "%s: calls Redis for each stat of a page, which blocks the crawl, and misses the stats of an outage. "

@@ -119,8 +119,11 @@ class UniqueItemsPipeline(WaitingPipeline):
             spider: the crawl's spider; Scrapy before 2.14 passes it.
 
         Raises:
-            ConfigError: ITEM_PROCESSOR is not derived from Scrapy's.
+            ConfigError: ITEM_PROCESSOR is not derived from Scrapy's, or there are two such pipelines.
         """
+        first, *others = (each for each in engine.item_pipelines(self._crawler) if isinstance(each, type(self)))
+        if others and first is not self:
+            raise ConfigError(f"ITEM_PIPELINES: {type(self).__qualname__} is there twice; remove one of them")
         self._pass_on = engine.take_pipelines_behind(self._crawler, self)
 
     async def process_item(self, item: Any, spider: Spider | None = None) -> Any:  # noqa: ARG002

@@ -28,9 +28,9 @@ from scrapy_redis.spiders import RedisMixin
 from scrapy_redis.stats import RedisStatsCollector
 
 from scrapy_bloom.cli import console
-from scrapy_bloom.cli.target import WAY_TO_FILTER, CrawlTarget, Place, add_target_options
+from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.codec import misread, order_of
-from scrapy_bloom.components import without_effect
+from scrapy_bloom.components import way_to, without_effect
 from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.inspection import first_request
@@ -183,14 +183,14 @@ def dupefilter(crawl: Crawl) -> Findings:
     """Check the DUPEFILTER_CLASS."""
     text = crawl.show("DUPEFILTER_CLASS")
     if crawl.target.filter_class is None:
-        yield loss(text, "the crawl does not use the filter", WAY_TO_FILTER)
+        yield loss(text, "the crawl does not use the filter", crawl.target.way_to_filter)
     yield text
 
 
 def scheduler(crawl: Crawl) -> Findings:
     """Check the SCHEDULER."""
     text = crawl.show("SCHEDULER")
-    action = "set SCHEDULER = 'scrapy_bloom.BloomScheduler' in the project, and remove it from the spider"
+    action = way_to("scrapy_bloom.BloomScheduler", "SCHEDULER", crawl.scheduler)
     if crawl.scheduler and not crawl.shares:
         harm = "it may lose requests as scrapy-redis's does; the log of a crawl says whether it uses the filter"
         if ScrapyScheduler in crawl.scheduler.__mro__:  # to issubclass every scheduler is one

@@ -16,6 +16,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import inside_project
 from scrapy_redis.scheduler import Scheduler
 
+from scrapy_bloom.components import way_to
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import BloomError, ConfigError, UnavailableError, WrongTypeError
 from scrapy_bloom.filter.info import StoredFilter, read_filter
@@ -28,8 +29,6 @@ from scrapy_bloom.transport.connect import connect, disconnect, is_cluster
 from scrapy_bloom.transport.retry import retry_until
 
 _PLACE = "the name of a spider of the project, or --key KEY"
-# The change after which a crawl uses the filter.
-WAY_TO_FILTER = "add 'scrapy_bloom.Addon': 500 to ADDONS, and remove DUPEFILTER_CLASS from the project and the spider"
 # A key with an attribute that only a spider has, see `key_of`.
 _OF_AN_INSTANCE = re.compile(r"%\((?!spider\)|name\))")
 
@@ -237,11 +236,19 @@ class CrawlTarget(Place):
                 kind = load_setting(self.settings, "DUPEFILTER_CLASS", "")
         return kind if is_a(kind, BloomRFPDupeFilter) else None
 
+    @property
+    def way_to_filter(self) -> str:
+        """The change after which a crawl uses the filter."""
+        kind = None
+        with suppress(ConfigError):
+            kind = load_setting(self.settings, "DUPEFILTER_CLASS", "")
+        return way_to("scrapy_bloom.BloomRFPDupeFilter", "DUPEFILTER_CLASS", kind)
+
     def require_dupefilter(self) -> None:
         """Refuse a crawl that does not use the filter."""
         if self.filter_class is None:
             fault = f"DUPEFILTER_CLASS = {self.settings['DUPEFILTER_CLASS']!r}: a crawl with this class does not use"
-            raise ConfigError(f"{fault} the filter; {WAY_TO_FILTER}, and run this again")
+            raise ConfigError(f"{fault} the filter; {self.way_to_filter}, and run this again")
 
     @cached_property
     def dupefilter(self) -> BloomRFPDupeFilter:

@@ -24,18 +24,5 @@ save()
 local said = news()
 local is_due = delete == '1' or delete == '' and working == 0 and mode ~= 'keep'
 if mode == 'finished' then is_due = is_due and said[1] + held == 0 end
-if is_due then
-  -- The records of workers that were presumed dead, so that a frozen one learns that the crawl has ended.
-  local kept, fields = {'ended', crawl.id}, call('HGETALL', CRAWL)
-  for i = 1, #fields, 2 do
-    if sub(fields[i], 1, 1) == '@' then
-      kept[#kept + 1], kept[#kept + 2] = fields[i], 'dead ' .. match(fields[i + 1], '^d?e?a?d? ?(.*)$')
-    end
-  end
-  delete_crawl(ARGV[5] == '1')
-  if kept[3] then
-    in_parts('HSET', CRAWL, kept)
-    call('PEXPIRE', CRAWL, HOUR)
-  end
-end
+if is_due then delete_crawl(ARGV[5] == '1') end
 return {is_due and 1 or 0, working, said, others}

@@ -6,8 +6,7 @@
 -- crawl       hash: id, run (when the first of its present workers started), origin (`flush` or `new`), spider, filter and
 --             queues of its workers; waiting: requests in the queue after the last script; losses, lost: how often requests
 --             have vanished, and how many; departures: registrations that ended; and `@<worker>`, the record of its calls, see
---             steps.lua, behind `dead ` if it was presumed so. After the end of a crawl with such workers, for an hour: ended,
---             its id, and their records
+--             steps.lua, behind `dead ` if it was presumed so
 -- workers     hash: a registration by worker, see `parse`
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: those of its last sync, leased as well
 -- deaths      hash: how many workers have died with a request. Such a *suspect* is leased to a worker that holds no other one

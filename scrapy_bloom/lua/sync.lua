@@ -12,10 +12,7 @@ local known, want, room, most = ARGV[2], ARGV[7] + 0, ARGV[8] + 0, ARGV[9] + 0
 local f = filter.open(FILTER, ARGV[5])
 local dead = match(record or '', '^dead (.*)')
 local fate = my and step(record, known)
-if ARGV[4] ~= crawl.id then
-  local is_ended = ARGV[4] == call('HGET', CRAWL, 'ended') and dead and step(dead, known)
-  return {'REJOIN', is_ended and 'ended' or crawl.id and call('HGET', CRAWL, 'origin') or 'gone', news(f)}
-end
+if ARGV[4] ~= crawl.id then return {'REJOIN', crawl.id and call('HGET', CRAWL, 'origin') or 'gone', news(f)} end
 if not fate then return {'REJOIN', dead and step(dead, known) and 'dead' or 'behind', news(f)} end
 local leased, took = call('ZCARD', LEASES), call('ZCARD', TAKEN)
 if not f or my.held ~= leased + took then return {'REJOIN', f and 'leases' or 'filter', news(f)} end
@@ -81,12 +78,15 @@ if has_suspects then
   in_parts('HDEL', DEATHS, acknowledged)
 end
 
--- How many requests this worker may take: it holds no more than its share of all that wait or are leased, rounded up.
+-- How many requests this worker may take: it holds no more than its share of all that wait or are leased, rounded up. A worker that
+-- has not synced for three seconds takes none.
 local function share_of(waiting)
-  local held, workers = held_by(ME) - math.max(ARGV[6] + 0, 0), call('HLEN', WORKERS)
-  if waiting >= workers * (held + want) then return want end
-  local all = waiting + held
-  for _, r in pairs(others_of(ME)) do all = all + r.held end
+  local held = held_by(ME) - math.max(ARGV[6] + 0, 0)
+  if waiting >= call('HLEN', WORKERS) * (held + want) then return want end
+  local all, workers = waiting + held, 1
+  for _, r in pairs(others_of(ME)) do
+    if NOW - r.synced < 3000 then all, workers = all + r.held, workers + 1 end
+  end
   return math.min(want, math.ceil(all / workers) - held)
 end
 

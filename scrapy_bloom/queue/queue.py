@@ -208,12 +208,6 @@ class Queue:
         self.phase, self._sent = Phase.JOIN, {}
         return [offer for _, offer in first if offer.request is not None]
 
-    def abandon(self) -> None:
-        """Have left, with nothing on its way."""
-        self.phase, self.news, self._sent = Phase.LEFT, News(), {}
-        for held in (self.outbox, self.requeued, self.finished):
-            held.clear()
-
     def _receive_sync(self, record: bytes, taken: list[bytes], suspect: bytes, news: list[int], *rest: Any) -> Synced:
         problem, others = rest
         self._steps.note(record)

@@ -112,8 +112,6 @@ class Worker:
         Returns:
             True if there is a full batch to send.
         """
-        if self.has_left:
-            return False
         if offer.fingerprint is not None:
             self._offered.add(offer.fingerprint)
         if is_start and offer.request is None:
@@ -173,22 +171,6 @@ class Worker:
         for queue in self.queues:
             if not queue.crawl.id:
                 queue.phase = Phase.LEFT
-
-    def end(self) -> bool:
-        """Let go of all after a rejoin: others have presumed this worker dead, and ended the crawl.
-
-        Returns:
-            False if it has requests that no other worker knows, and so has to join again.
-        """
-        starts = {*self._starts}
-        if self.local or any(offer in starts for queue in self.queues for _, offer in queue.outbox):
-            return False
-        self._must_rejoin, self._mode, self.may_finish = False, "finished", True
-        self.ready = []
-        self.running = {member: page._replace(is_requeued=True) for member, page in self.running.items()}
-        for queue in self.queues:
-            queue.abandon()
-        return True
 
     # State.
 

@@ -93,7 +93,7 @@ def drop_connections(client: Any) -> None:
 
 def bound_clients(part: object) -> bool:
     """Give the clients of another package's part our timeouts and no retries; return whether it has any."""
-    clients = [each for each in vars(part).values() if isinstance(each, Redis)]
+    clients = [each for each in getattr(part, "__dict__", {}).values() if isinstance(each, Redis)]
     for client in clients:
         pool = disable_client_retries(client).connection_pool
         options = pool.connection_kwargs

@@ -155,7 +155,7 @@ STATES = {
     "a filter by custom_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "foreign"),
     "a filter by update_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "late", **ADDON),
     "Scrapy's scheduler": mistake("scheduler", "advice", "workers share nothing", SCHEDULER=SCRAPYS),
-    "Scrapy's scheduler of a spider": mistake("scheduler", "advice", "remove it from the spider", "local", **ADDON),
+    "Scrapy's scheduler of a spider": mistake("scheduler", "advice", "remove SCHEDULER from", "local", **ADDON),
     "a copy of scrapy-redis's scheduler": mistake(
         "scheduler", "advice", "may lose requests", SCHEDULER="tests.support.vendored.CopiedScheduler"
     ),

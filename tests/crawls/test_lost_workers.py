@@ -244,27 +244,3 @@ def test_page_that_holds_the_interpreter(valkey: Server, key: str, tmp_path: Pat
         assert_complete(played, *played.crawl_by("left", "right", kind=kind))
         assert played.fetched[DEADLY] == 2
         assert client.zcard(f"{{{key}:queue}}:dead-letter") == 1
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_frozen_until_the_end(partitions: int, valkey: Server, key: str, tmp_path: Path) -> None:
-    """A worker that stands still until others have ended the crawl ends as well, without a loss or further pages."""
-    kind = {**OURS, **LEASE, "BLOOMFILTER_PARTITIONS": partitions}
-    with valkey.client() as client, scene(tree(40), tmp_path, valkey.url, key) as played:
-        held, release = played.hold("/")
-        frozen = played.start("frozen", kind)
-        assert held.wait(LIMIT)
-        frozen.process.send_signal(signal.SIGSTOP)
-        release.set()
-        other = played.crawl(kind, "other")
-        frozen.process.send_signal(signal.SIGCONT)
-        ended = frozen.wait()
-        assert played.missed == set()
-        assert played.twice == 1
-        left = [*client.scan_iter(f"*{key}*")]
-        assert [client.hexists(each, "ended") for each in left] == [True] * partitions
-    assert_ended_well(other)
-    assert_ended_well(ended)
-    complaints = complaints_in(ended.log)
-    assert len(complaints) == partitions
-    assert all("and have ended the crawl" in complaint for complaint in complaints)

@@ -5,6 +5,7 @@ import logging
 import pytest
 from scrapy import Spider
 from scrapy.settings import Settings
+from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.pipelines import RedisPipeline
 
 from scrapy_bloom import Addon, BloomRFPDupeFilter, BloomScheduler
@@ -15,6 +16,10 @@ from tests.support.scenario import Kind
 ADDONS: Kind = {"ADDONS": {"scrapy_bloom.Addon": 500}}
 OURS: Kind = {"DUPEFILTER_CLASS": crawling.BLOOM, "SCHEDULER": "scrapy_bloom.BloomScheduler"}
 STOCK_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
+
+
+class ForeignDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis has no types
+    """A dupefilter of the project, without the filter."""
 
 
 class OwnDupeFilter(BloomRFPDupeFilter):
@@ -162,7 +167,14 @@ def test_filter_of_another(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = told(caplog, logging.WARNING)
     assert warning.startswith(f"scrapy-bloom filters nothing in this crawl: DUPEFILTER_CLASS = {STOCK_FILTER!r} was")
     assert f"so was SCHEDULER = {crawling.OWN_SCHEDULER!r}. With this scheduler each process has a queue" in warning
-    assert "Remove DUPEFILTER_CLASS, or set 'scrapy_bloom.BloomRFPDupeFilter'" in warning
+    assert "remove DUPEFILTER_CLASS from the project" in warning
+
+
+def test_filter_of_the_project(caplog: pytest.LogCaptureFixture) -> None:
+    """A project's own dupefilter may choose keys, which would change if it were removed."""
+    begun({"DUPEFILTER_CLASS": f"{__name__}.ForeignDupeFilter"})
+    (warning,) = told(caplog, logging.WARNING)
+    assert "derive DUPEFILTER_CLASS from 'scrapy_bloom.BloomRFPDupeFilter'; or if it only chooses keys" in warning
 
 
 def test_no_filter(caplog: pytest.LogCaptureFixture) -> None:

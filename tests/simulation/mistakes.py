@@ -44,7 +44,7 @@ def _starts_once(worker: Worker, queue: Queue, joined: Joined) -> None:
 MISTAKES = {
     "acknowledged before the links are executed": Mistake("kill", patches={"Worker.finish": _finish_too_early}),
     "acknowledged without settling": Mistake("absent/2", 9, patches={"SETTLING": 0.0, "_ROUND_SECONDS": 0.0}),
-    "the cache is kept at a rejoin": Mistake("loss", 25, patches={"TwoGenerationCache.clear": lambda _: None}),
+    "the cache is kept at a rejoin": Mistake("loss", 40, patches={"TwoGenerationCache.clear": lambda _: None}),
     "start requests are offered once": Mistake("rollback", 11, patches={"Worker._note_kept": _starts_once}),
     "a dead worker's leases are dropped": Mistake("kill", wrong={"in_parts('ZADD', QUEUE, entries)\n": ""}),
     "a worker that was away presumes others dead": Mistake(

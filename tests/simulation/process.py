@@ -248,8 +248,6 @@ class Process:
         losses = self.worker.queues[index].news.losses
         if received.rejoin:
             self.world.note_rejoin(self, received.rejoin, is_telling=received.rejoin in _TELLING)
-        if received.rejoin == "ended":
-            self.world.note_end(self)
         if losses > self._losses[index]:
             self.world.note_report(self, f"{losses} losses")
         self._losses[index] = losses

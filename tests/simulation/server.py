@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from hashlib import sha1
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from redis import exceptions
@@ -121,9 +122,8 @@ class Client:
     def __init__(self, server: Server, slowness: float, listen: Listener) -> None:
         self._server, self._slowness, self._listen = server, slowness, listen
         self.call: tuple[str, Call, str] | None = None
-
-    def disconnect_connection_pools(self) -> None:
-        """Do nothing: no reply of an earlier command is read by a later one."""
+        # No reply of an earlier command is read by a later one.
+        self.connection_pool = SimpleNamespace(disconnect=lambda: None)
 
     def execute_command(self, *arguments: Any, **_: Any) -> Any:
         """Send a command, and return its reply."""

@@ -26,7 +26,7 @@ from tests.simulation.clock import BusyLoopError, Hub, SimulatedRuntime
 from tests.simulation.mistakes import Mistake
 from tests.simulation.places import Places, pages_of
 from tests.simulation.plan import EVICTIONS, Fault, Plan, Site, plan_for
-from tests.simulation.process import QUEUES, Process, keys_of, page_of
+from tests.simulation.process import QUEUES, Process, keys_of
 from tests.simulation.server import Server
 from tests.support.script_server import ScriptServer
 
@@ -130,13 +130,6 @@ class World:
         """Note that a worker must join again."""
         self.log(f"joins again: {reason}", process.name)
         self.is_reported |= is_telling
-
-    def note_end(self, process: Process) -> None:
-        """Note that a worker learns that others have ended the crawl, who have fetched its pages and their links."""
-        links = {page_of(offer.member) for queue in process.worker.queues for _, offer in queue.outbox}
-        held = _held_by(process) | links
-        if process.worker.end():
-            self.found_pages -= self.site.closure(held)
 
     def note_requeue(self, process: Process) -> None:
         """Note that a worker is about to queue all again that it holds."""
@@ -394,8 +387,7 @@ class World:
             for queue, name in keys_of(spider, self.plan.partitions):
                 keys = QueueKeys(queue)
                 is_used = self.places.call("HEXISTS", name, f"queue:{keys.queue}")
-                is_left = is_used or self.places.call("EXISTS", keys.queue)
-                is_left = is_left or self.places.call("PTTL", keys.crawl) == -1
+                is_left = is_used or self.places.call("EXISTS", keys.queue, keys.crawl)
                 if is_left or last in ("killed", "gave up"):
                     return spider
         return None

@@ -215,6 +215,5 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
 
 
 def keys_of(client: redis.Redis, key: str) -> set[str]:
-    """Return all stored keys of a crawl, but not the hour's memory of one that has ended beside a dead worker."""
-    found = {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}
-    return {each for each in found if not each.endswith(":crawl") or client.hexists(each, "id")}
+    """Return all stored keys of a crawl."""
+    return {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}

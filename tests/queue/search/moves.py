@@ -311,10 +311,8 @@ class Crawl:
             received = worker.receive(index, call, reply)
         except JoinRefusedError as error:
             raise BrokenPromiseError(f"S1: w{w} is refused: {error}") from None
-        if worker.queues[index].news.losses > losses or received.rejoin not in ("", "dead", "flush", "ended"):
+        if worker.queues[index].news.losses > losses or received.rejoin not in ("", "dead", "flush"):
             after.put(is_reported=True)
-        if received.rejoin == "ended":
-            worker.end()
         if worker.is_stopping:
             promises.note_local(after)
         if worker.may_finish and not (worker.is_stopping or worker._mode):
@@ -338,7 +336,7 @@ class Crawl:
         used: set[Any] = {NOW}
         for server in now.seen_servers():
             for queue in self.scenario.queues:
-                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run", "ended")}
+                used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run")}
                 used |= {value.split(b" ")[0] for value in server.call("HGETALL", key(queue, "failed"))[1::2]}
         for w in now.alive():
             for line in now.seen_worker(w).queues:

@@ -49,7 +49,7 @@ def left_of(now: Now) -> int:
 
 def has_crawl(now: Now, queue: str) -> bool:
     """Return whether a queue has a crawl."""
-    return bool(now.seen_server().call("HEXISTS", key(queue, "crawl"), "id"))
+    return bool(now.seen_server().call("EXISTS", key(queue, "crawl")))
 
 
 def is_behind(now: Now, w: int) -> bool:
