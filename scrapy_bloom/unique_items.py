@@ -29,6 +29,7 @@ from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import WaitingPipeline
 from scrapy_bloom.queue.keys import tagged
+from scrapy_bloom.report import warn_about_memory
 from scrapy_bloom.settings import ITEM_KEY, BloomSettings
 from scrapy_bloom.text import LimitedWarnings, get_logger
 from scrapy_bloom.transport.connect import connect, disconnect
@@ -82,10 +83,13 @@ class UniqueItemsPipeline(WaitingPipeline):
         self._crawler, self._chosen, self._lease = crawler, config.item_key, round(config.lease * 1000)
         self._label = str(getattr(self._chosen, "__qualname__", self._chosen))
         self._server = retry_until(lambda: connect(crawler.settings), config.retry_timeout, self._runtime)
+        key = f"{(crawler.spider or crawler.spidercls).name}:items:dupefilter"
+        parameters = FilterParameters.of(config, f"{ITEM_KEY} = {self._label}")
+        warn_about_memory(self._server, key, parameters)
         self._filter = BloomFilter.with_parameters(
             self._server,
-            f"{(crawler.spider or crawler.spidercls).name}:items:dupefilter",
-            FilterParameters.of(config, f"{ITEM_KEY} = {self._label}"),
+            key,
+            parameters,
             cache_size=config.cache_size,
             retry_timeout=config.retry_timeout,
         )

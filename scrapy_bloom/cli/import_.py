@@ -92,7 +92,8 @@ def _require_scheme(parameters: FilterParameters, scheme: str, source: str, acti
 def _import(target: CrawlTarget, source: str, parameters: FilterParameters) -> tuple[int, int]:
     """Move the SET to its place, and add its members; return their number, and the number of the new ones."""
     client, key = target.client, target.key
-    action = "remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, or start over"
+    action = "remove REQUEST_FINGERPRINTER_CLASS, or the request_fingerprint of a subclass, or start over. If your old "
+    action += "dupefilter made the same fingerprints, write the members of the SET to a file, and use --from-file"
     _require_scheme(parameters, _SCHEME_OF_SETS, "a SET", action)
     if as_text(target.send("TYPE", key)) == "set":
         _examine(target, target.dupefilter.parameters().capacity)
