@@ -151,7 +151,7 @@ STATES = {
     "a key": refused("may have %(spider)s", others=("scheduler",), SCHEDULER=SCRAPYS, SCHEDULER_DUPEFILTER_KEY="%(x)s"),
     "a start key": refused("REDIS_START_URLS_KEY = '%(x)s'", "fed", ("dead letters",), REDIS_START_URLS_KEY="%(x)s"),
     "a setting without effect": mistake("settings", "advice", "JOBDIR = 'job' has no effect", JOBDIR="job"),
-    "scrapy-redis's filter": mistake("dupefilter", "loss", "500 to ADDONS", DUPEFILTER_CLASS=STOCK),
+    "scrapy-redis's filter": mistake("dupefilter", "loss", "500 in ADDONS", DUPEFILTER_CLASS=STOCK),
     "a filter by custom_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "foreign"),
     "a filter by update_settings": mistake("dupefilter", "loss", "remove DUPEFILTER_CLASS", "late", **ADDON),
     "Scrapy's scheduler": mistake("scheduler", "advice", "workers share nothing", SCHEDULER=SCRAPYS),
