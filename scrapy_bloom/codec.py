@@ -17,7 +17,7 @@ from scrapy_bloom import engine
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import Offer
-from scrapy_bloom.settings import PICKLE, SERIALIZER
+from scrapy_bloom.settings import PICKLE, SERIALIZER, is_a
 from scrapy_bloom.text import as_bytes, get_logger
 
 logger = get_logger(__name__)
@@ -87,7 +87,7 @@ def misread(member: bytes, serializer: Any) -> str | None:
 def order_of(queue: Any) -> str:
     """Return the order that a queue class of scrapy-redis names, `fifo` or `lifo`, or nothing for priorities."""
     names = {FifoQueue: "fifo", LifoQueue: "lifo"}
-    return next((name for base, name in names.items() if isinstance(queue, type) and issubclass(queue, base)), "")
+    return next((name for base, name in names.items() if is_a(queue, base)), "")
 
 
 class RequestCodec:

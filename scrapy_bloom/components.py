@@ -14,7 +14,7 @@ from scrapy_redis.queue import FifoQueue, LifoQueue, PriorityQueue
 
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.settings import load_component, load_setting
+from scrapy_bloom.settings import is_a, load_component, load_setting
 from scrapy_bloom.transport.connect import RedisSettings, require_usable
 
 # The calls of a queue of scrapy-redis that one script of ours replaces.
@@ -113,7 +113,7 @@ def require_queue(path: Any) -> type[Any]:
     """Return the class at a path, or the default; refuse one that cannot be used."""
     default = defaults.SCHEDULER_QUEUE_CLASS
     kind: Any = load_component("SCHEDULER_QUEUE_CLASS", path or default, default)
-    parent = next((each for each in _QUEUES if isinstance(kind, type) and issubclass(kind, each)), None)
+    parent = next((each for each in _QUEUES if is_a(kind, each)), None)
     if parent is None:
         raise ConfigError(
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, by their scores; set "

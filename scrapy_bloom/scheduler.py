@@ -805,7 +805,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         if self._holds_pages:
             return
         running = engine.in_progress(self.spider.crawler)
-        for request in [request for request in self._taken if request not in running]:
+        ended = [request for request in self._taken if request not in running]
+        for request in ended:
             has_failed, member = request in self._failed, self._taken.pop(request)
             is_local = member in self._worker.local
             self._worker.finish(member, Outcome.FAILED if has_failed else Outcome.DONE)
@@ -814,8 +815,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             elif has_failed:
                 self._kept += 1
                 self._report.count(FAILED)
-            if any(line.news.waiting for line in self._worker.queues):  # its share has grown
-                self._next_poll = 0.0
+        if ended and any(line.news.waiting for line in self._worker.queues):  # its share has grown
+            self._next_poll = 0.0
         self._failed.intersection_update(self._taken)
 
     def _give_back(self, request: Request) -> bool:

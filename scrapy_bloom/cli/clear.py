@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             part.send("HDEL", QueueKeys(part.queue).crawl, "waiting")
         going.pop()
     order = order_of(load_setting(target.settings, "SCHEDULER_QUEUE_CLASS", defaults.SCHEDULER_QUEUE_CLASS))
-    is_live = any(queue and len(queue.workers) > queue.silent_workers for queue in queues)
+    is_live = any(queue and queue.has_live_workers for queue in queues)
     lists = parts if options.yes and order and not options.with_queue and not is_live else []
     lines = [f"server: {target.server}"]
     lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
@@ -139,6 +139,6 @@ def _describe(queue: QueueState, *, goes: bool, is_shared: bool) -> tuple[list[d
         lines.append("warning: without the filter, further links to the pages of this queue are fetched again")
     if is_shared and queue.waiting + queue.leased:
         lines.append("warning: the shared filter calls the deleted requests seen: their pages are missed")
-    elif len(queue.workers) > queue.silent_workers:
+    elif queue.has_live_workers:
         lines.append("warning: live workers go on without the deleted data, and fetch pages again; stop them first")
     return [{"key": queue.key, **figures, "goes": goes}], lines

@@ -230,19 +230,19 @@ class CrawlTarget(Place):
     @cached_property
     def filter_class(self) -> type[BloomRFPDupeFilter] | None:
         """The DUPEFILTER_CLASS, or None if it does not use the filter; this package's if only keys are known."""
-        kind: Any = None if self.has_spider else BloomRFPDupeFilter
-        if self.has_spider:
-            with suppress(ConfigError):
-                kind = load_setting(self.settings, "DUPEFILTER_CLASS", "")
+        kind = self._chosen_class if self.has_spider else BloomRFPDupeFilter
         return kind if is_a(kind, BloomRFPDupeFilter) else None
 
     @property
     def way_to_filter(self) -> str:
         """The change after which a crawl uses the filter."""
-        kind = None
+        return way_to("scrapy_bloom.BloomRFPDupeFilter", "DUPEFILTER_CLASS", self._chosen_class)
+
+    @cached_property
+    def _chosen_class(self) -> Any:
         with suppress(ConfigError):
-            kind = load_setting(self.settings, "DUPEFILTER_CLASS", "")
-        return way_to("scrapy_bloom.BloomRFPDupeFilter", "DUPEFILTER_CLASS", kind)
+            return load_setting(self.settings, "DUPEFILTER_CLASS", "")
+        return None
 
     def require_dupefilter(self) -> None:
         """Refuse a crawl that does not use the filter."""

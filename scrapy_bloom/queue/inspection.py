@@ -84,9 +84,9 @@ class QueueState:
     workers: tuple[RegisteredWorker, ...]
 
     @property
-    def silent_workers(self) -> int:
-        """The number of workers that others presume dead."""
-        return sum(worker.is_silent for worker in self.workers)
+    def has_live_workers(self) -> bool:
+        """True if there is a worker that others do not presume dead."""
+        return not all(worker.is_silent for worker in self.workers)
 
     @property
     def leased(self) -> int:
