@@ -154,17 +154,16 @@ class UniqueItemsPipeline(WaitingPipeline):
         except Exception:
             await self._call(partial(claim, [claimant, 0]))
             raise
-        await self._call(lambda: (self._filter.add(key), claim([claimant, 0])))
+        await self._call(lambda: self._filter.add(key))
         return passed
 
     async def _wait_for(self, key: bytes, claim: Callable[[], Any]) -> None:
         """Return once the key is claimed, and not seen."""
 
         def take() -> bool | None:
-            if key in self._filter:
-                return True
-            # Again after the claim, since an equal item may have passed meanwhile.
-            return key in self._filter if claim() else None
+            # The claim first: what has passed before it is in the filter.
+            is_claimed = claim()
+            return key in self._filter or (False if is_claimed else None)
 
         since, is_seen = self._runtime.monotonic(), self._filter.is_cached(key) or None
         while is_seen is None and (is_seen := await self._call(take)) is None:
