@@ -74,7 +74,7 @@ def test_start_urls() -> None:
 
 def test_incremental(tmp_path: Path) -> None:
     """Each run fetches the lists, and an article once. A later run fetches a new article, and a failed one."""
-    (settings,) = blocks("incremental.md", "python")
+    settings = python("recrawl.md", "BLOOMFILTER_ALWAYS")
     links = {
         "/": ["/news/"],
         "/news/": ["/news/page/2", "/news/1"],
