@@ -14,9 +14,9 @@ from scrapy_bloom import RedisSpider
 from scrapy_bloom.pace import RESERVED, WASTED
 from tests.project.test_page_settings import settings_of
 from tests.support import command
-from tests.support.documentation import blocks
+from tests.support.documentation import blocks, text_of
 from tests.support.outcomes import assert_complete, assert_ended_well
-from tests.support.pages import star, tree
+from tests.support.pages import FANOUT, star, tree
 from tests.support.scenario import OURS, scene
 from tests.support.servers import running
 from tests.support.spiders import storing, unfiltered
@@ -135,11 +135,42 @@ def test_shared_delay(tmp_path: Path) -> None:
         assert moments == len(played.site.fetched)
 
 
+FIFO, LIFO = ({"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{order}Queue"} for order in ("Fifo", "Lifo"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_broad"),
+    [({"DEPTH_PRIORITY": 1}, True), ({"DEPTH_PRIORITY": -1}, False), (FIFO, True), (LIFO, False)],
+    ids=["breadth", "depth", "fifo", "lifo"],
+)
+def test_orders(chosen: dict[str, Any], is_broad: bool, tmp_path: Path) -> None:
+    """By each setting of the page a worker crawls a tree level by level, or one branch after another."""
+    page, (settings, _) = " ".join(text_of("orders.md").split()), blocks("orders.md", "python")
+    ((name, value),) = chosen.items()
+    assert f"`{name} = {json.dumps(value)}`" in page
+    assert settings_of(settings, {}) | OURS | FIFO == settings_of(settings, {}) | OURS
+    one_by_one = {**OURS, **chosen, "CONCURRENT_REQUESTS": 1}
+    with running("valkey") as server, scene(tree(40), tmp_path, server.url, "news", delay=0) as played:
+        ended = played.crawl(one_by_one, "worker")
+        assert_complete(played, ended)
+        depths = [depth_in_tree(path) for path in played.site.paths if path != "/robots.txt"]
+    # Of 40 pages 13 are above the lowest level. Scrapy takes the next request before the page is parsed.
+    assert depths == sorted(depths) if is_broad else depths.index(3) < 8
+
+
+def depth_in_tree(path: str) -> int:
+    """Return how many links lead from the first page to a page of `tree`."""
+    number, depth = int(path.rpartition("/")[2] or 0), 0
+    while number:
+        number, depth = (number - 1) // FANOUT, depth + 1
+    return depth
+
+
 def test_redis_cli() -> None:
     """The server executes the commands."""
     with running("valkey") as server, server.client(decode_responses=True) as client:
         for _, *words in shell(
-            "backup.md", "from-bloomfilter.md", "capacity.md", begins="redis-cli (?!config rewrite)"
+            "backup.md", "from-others.md", "capacity.md", begins="redis-cli (?!config rewrite)"
         ):
             client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}

@@ -71,7 +71,7 @@ def test_stats() -> None:
 def test_settings_of_forks() -> None:
     """Each refused setting of a fork has its row, with the settings that the error names."""
     word = r"[A-Z]+_[A-Z_]+(?: = '[^']+')?"
-    rows = table("docs/from-bloomfilter.md", "Settings")
+    rows = table("docs/from-others.md", "Settings")
     found = {name.strip("` "): re.findall(word, instead) for names, instead in rows for name in names.split(",")}
     assert found == {name: re.findall(word, advice) for name, advice in _OF_FORKS.items()}
 
@@ -85,7 +85,7 @@ def test_settings_without_effect() -> None:
 @pytest.mark.parametrize("page", [*EVERY_PAGE, "../README.zh-CN.md", "../CHANGELOG.md"])
 def test_stats_that_are_named(page: str) -> None:
     """Every stat that a page names is one of the code."""
-    old = {"bloomfilter/filtered"} if page == "from-bloomfilter.md" else set()
+    old = {"bloomfilter/filtered"} if page == "from-others.md" else set()
     assert set(re.findall(r"(?<![\w/])(?:bloomfilter|scheduler|dupefilter)/[\w/]+", text_of(page))) <= STATS | old
 
 
