@@ -1,16 +1,20 @@
 """Crawls with other serializers than Scrapy's own, as text or bytes, and with unreadable requests in the queue."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from scrapy_bloom.queue.inspection import inspect
 from tests.support import command
+from tests.support.documentation import section
 from tests.support.extensions import ALL_TURNS, LONGEST_STALL, Ticker, enabling
-from tests.support.outcomes import assert_cleared, assert_complete, complaints_in, holders_of, tell
+from tests.support.outcomes import assert_cleared, assert_complete, assert_ended_well, complaints_in, holders_of, tell
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, OURS, STOCK, Kind, keys_of, scene
 from tests.support.serializers import text_to_bytes
 from tests.support.servers import Server
+from tests.support.waiting import until
 
 SAFE = "scrapy_bloom.serializer"
 
@@ -49,6 +53,42 @@ def test_from_scrapy_redis_and_back(serializer: str | None, valkey: Server, key:
     stopped = (0, "closespider_pagecount")
     assert [(ended.exit_code, ended.stats["finish_reason"]) for ended in crawls[:-1]] == [stopped] * 2
     assert [(ended.returncode, ended.stderr) for ended in told] == [(0, "")] * 2
+
+
+@pytest.mark.parametrize("order", ["Priority", "Fifo", "Lifo"])
+def test_back_after_a_kill(order: str, valkey: Server, key: str, tmp_path: Path) -> None:
+    """By the steps of "Going back" scrapy-redis fetches the requests of a killed worker, and a failed one."""
+    steps = re.findall(r"`scrapy bloom (\w+) news ?(.*?)`", " ".join(section("docs/migrate.md", "Going back").split()))
+    assert [action for action, _ in steps] == ["requeue", "requeue", "info", "clear"]
+    queue_class: Kind = {"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{order}Queue"}
+    kind = {**OURS, **LEASE, **queue_class, "BLOOMFILTER_RETRY_FAILED": True, "RETRY_TIMES": 0}
+    at = ("--key", key, "--queue", f"{key}:queue", "--redis-url", valkey.url)
+    at += ("-s", f"SCHEDULER_QUEUE_CLASS={queue_class['SCHEDULER_QUEUE_CLASS']}")
+
+    def run(action: str, options: str) -> str:
+        done = command.run(action, *at, *options.split(), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    with valkey.client() as client, scene(tree(60), tmp_path, valkey.url, key) as played:
+        played.site.answers = {"/page/1": 503}
+        killed = played.start("killed", kind, CONCURRENT_REQUESTS=4)
+        played.moments.when(15, lambda _: killed.kill())
+        until(lambda: killed.process.poll() is not None)
+        played.site.answers = {}
+        until(lambda: all(worker.is_silent for worker in inspect(client, f"{key}:queue").workers))
+        found = inspect(client, f"{key}:queue")
+        assert found.leased > 0
+        assert [run(*step) for step in steps[:2]][1].startswith("requeued 1 of 1 failed request")
+        last = played.crawl({**kind, "SCHEDULER_PERSIST": True, "CLOSESPIDER_PAGECOUNT": 4}, "last")
+        (left,) = re.findall(r"Left \d+ requests in the queue", last.log)
+        assert "no worker of BloomScheduler" in run(*steps[2])
+        run(*steps[3])
+        assert client.type(f"{key}:queue") == (b"zset" if order == "Priority" else b"list")
+        back = played.crawl({**STOCK, **queue_class, "SCHEDULER_PERSIST": True}, "back")
+        assert int(left.split()[1]) <= back.stats["scheduler/dequeued/redis"]
+        assert set(played.site.links) - set(played.site.paths) == set()
+        assert_ended_well(back)
 
 
 # Unreadable requests: no worker waits for them or deletes them.

@@ -169,8 +169,6 @@ def depth_in_tree(path: str) -> int:
 def test_redis_cli() -> None:
     """The server executes the commands."""
     with running("valkey") as server, server.client(decode_responses=True) as client:
-        for _, *words in shell(
-            "backup.md", "from-others.md", "capacity.md", begins="redis-cli (?!config rewrite)"
-        ):
+        for _, *words in shell("backup.md", "from-others.md", "capacity.md", begins="redis-cli (?!config rewrite)"):
             client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}
