@@ -62,8 +62,8 @@ def test_back_after_a_kill(order: str, valkey: Server, key: str, tmp_path: Path)
     assert [action for action, _ in steps] == ["requeue", "requeue", "info", "clear"]
     queue_class: Kind = {"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{order}Queue"}
     kind = {**OURS, **LEASE, **queue_class, "BLOOMFILTER_RETRY_FAILED": True, "RETRY_TIMES": 0}
-    at = ("--key", key, "--queue", f"{key}:queue", "--redis-url", valkey.url)
-    at += ("-s", f"SCHEDULER_QUEUE_CLASS={queue_class['SCHEDULER_QUEUE_CLASS']}")
+    chosen = f"SCHEDULER_QUEUE_CLASS={queue_class['SCHEDULER_QUEUE_CLASS']}"
+    at = ("--key", key, "--queue", f"{key}:queue", "--redis-url", valkey.url, "-s", chosen)
 
     def run(action: str, options: str) -> str:
         done = command.run(action, *at, *options.split(), cwd=tmp_path)
