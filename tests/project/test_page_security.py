@@ -1,4 +1,4 @@
-"""The Redis user on the page of security can crawl, and may do nothing else."""
+"""The Redis user on the page of connections can crawl, and may do nothing else."""
 
 import os
 import re
@@ -29,7 +29,7 @@ PAGES = 30
 
 def rules() -> list[list[str]]:
     """Return the words of each rule."""
-    return [block.split() for block in blocks("security.md", "text")]
+    return [block.split() for block in blocks("connect.md", "text")]
 
 
 def test_commands() -> None:

@@ -65,7 +65,7 @@ def test_kinds_of_servers() -> None:
 
 def test_stats() -> None:
     """Every stat has its row."""
-    assert {row[0].strip("`") for row in table("docs/monitoring.md", "Stats")} == STATS
+    assert {row[0].strip("`") for row in table("docs/deploy.md", "Stats")} == STATS
 
 
 def test_settings_of_forks() -> None:
