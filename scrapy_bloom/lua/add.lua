@@ -1,4 +1,7 @@
--- Straight through for one layer, for ever, with room for all items: nothing is written for a repeat.
+-- KEYS and ARGV: see call.lua. Adds the items; the flags are 1 for those that are new.
+-- Straight through if the caller's news are up to date, and the filter has one layer with room for all items, and no TTL. Then a
+-- duplicate writes nothing, except for a caller that cannot notice that the server went back. All else, such as growth, a lost
+-- shard or a call whose reply was lost, is for `numbered` below.
 local v, flags, added = call('HMGET', KEYS[1], 'state', ARGV[3], 'count'), '', 0
 if v[1] == ARGV[1] and v[2] == ARGV[2] then
   local id, forgotten, index, near, blocks, hashes, span =

@@ -17,7 +17,7 @@
 -- exist before the layer takes items: a missing one was lost. The hash at `key` has these fields:
 --   secret, parameters            given at the creation
 --   state                         `id ttl forgets lost forgotten;`, and a LAYER for each layer, oldest first; the newest one takes
---                                 items. ttl: ms, 0 for ever; forgets: calls that forgot items; lost: shards that were
+--                                 items. ttl: ms, 0: none; forgets: calls that forgot items; lost: shards that were
 --                                 lost; forgotten: forgotten items
 --   count                         items in the newest layer
 --   sizes                         `room blocks hashes span;` for each further layer; span: blocks of a shard
@@ -26,7 +26,14 @@
 --   `f<16 bytes>`                 a forgotten item, with the newest layer of that moment
 --   `@<name>`, callers            the last call of a caller, see call.lua; `name time;` of callers
 --
--- A full server refuses a script's first write, and then the script has changed nothing.
+-- Why it keeps its promises:
+-- 1. Bits are never cleared, so "seen" stays true until its layer ends, and a client may cache it. What makes it false (forgotten
+--    items, lost shards, ended layers) is counted in `state`, or has a time, so that clients empty their caches.
+-- 2. `count` changes in the script that sets the bits. A full layer gets a successor before the next item, so no layer has more
+--    items than its room, and the error rates of all layers add up to the filter's, see sizing.py.
+-- 3. A shard shorter than a block was evicted or deleted. It is replaced by an empty one and counted in `lost`.
+-- 4. With a TTL a layer takes items for a fifth of it, and lives for 1.25: each item is kept for 1.05 at least.
+-- 5. A full server refuses a script's first write, and then the script has changed nothing.
 local function load_filter()
   local filter = {}
   local HEAD = '^(%x+) (%d+) (%d+) (%d+) (%d+);'

@@ -13,6 +13,14 @@
 -- failed      hash: `run score fingerprint` of each request that is kept for the next run
 -- start data that a worker has popped are members of these sets, before all requests: see `start_entry`
 --
+-- A request is in one place: in the queue; in taken:<w>, then in leases:<w>; or set aside as dead or failed. It comes back to the
+-- queue by a rejoin or a leave of its worker, or by its death, see `reap`. An acknowledgement ends it.
+--
+-- A registration begins with a join, and ends with a leave, or by `reap` of another worker after a silence of `lease`. Then the
+-- record is `dead `, and the next sync of its worker answers REJOIN, as it does if the server has lost the record or the leases.
+-- The keys expire until the first sync: a late join leaves nothing behind. `held` and `waiting` count what the last script has
+-- left, so that the next one notices a loss.
+--
 -- Times are Unix times of the server in milliseconds. A full server refuses a script's first write, unless that deletes, and
 -- permits all writes behind it. An ACL may deny any command: what adds comes before what deletes.
 local filter = load_filter()

@@ -5,6 +5,16 @@
 -- is the number of leases that the worker is done with, and cannot acknowledge yet; -1: it holds nothing.
 -- WANT requests are taken, of ROOM bytes or one; with SUSPECT one of them may be a suspect. If there is none, as many start data, at
 -- most STARTS, of keys of this KIND.
+--
+-- In this order, so that a refused command leaves no request that is marked and not queued, or acknowledged before its links:
+-- 1. Compare. Another crawl or filter, a record that is gone or behind, or leases that are not all there: REJOIN. A record that
+--    is ahead: this call or the one before was executed, and gets its reply again.
+-- 2. Check and mark the offers, and queue the new ones. What comes back to the queue, failed requests and dead letters follow.
+-- 3. The requests of the last reply join the leases, since this call proves that it arrived. Then acknowledge the done ones:
+--    their links are queued by now.
+-- 4. Take requests, or start data if the queue has none. They are in `taken` until the next sync, for a repeated reply.
+-- 5. Write the record, with the flags that a repeated reply needs.
+--
 -- Returns OK, the record with a flag for each offer (1: new), the requests taken (score, member), the suspect among them or '', the
 -- news, the error of a start key or '', and if requests were wanted and none was taken the result of `reap`. Or REJOIN and the
 -- reason: the worker must join again.
@@ -138,7 +148,7 @@ local taken, suspect, problem, is_kept = {}, '', '', false
 if want > 0 then taken, suspect, is_kept = take() end
 if want > 0 and #taken == 0 and not is_kept then taken, problem = take_starts() end
 
-if match(record, '^%d+ 0 ') then -- its first sync: a join alone leaves nothing for ever
+if match(record, '^%d+ 0 ') then -- its first sync: until then the keys expire
   call('HSET', FILTER, 'queue:' .. QUEUE, 1, 'partitions', call('HGET', CRAWL, 'queues'))
   call('PERSIST', CRAWL)
   call('PERSIST', WORKERS)
