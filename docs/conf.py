@@ -23,7 +23,7 @@ html_use_index = False  # the search finds names, and its table is too wide for 
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_search_scorer = "search_scorer.js"
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 templates_path = ["_templates"]
 # The sidebar of the theme, with the link to the page in the other language.
 html_sidebars = {
