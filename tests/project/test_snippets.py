@@ -1,17 +1,18 @@
-"""The first pages, the tutorial and blocks of Python work as described, on a server and a site of this test's own."""
+"""The README, the tutorial and blocks of Python work as described, on a server and a site of this test's own."""
 
 import ast
 import doctest
-import json
 import os
 import re
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from tests.support.pages import linked
 from tests.support.servers import Server, running
 from tests.support.waiting import until
 
-SITE = "https://quotes.toscrape.com/"
 PAGES = 100
+# Settings of a project of scrapy-redis.
+STOCK = "SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n"
+PLACED = f"REDIS_URL = '{PLACEHOLDER}'\n"
 SPIDER = """
 from scrapy import Spider
 
@@ -100,82 +103,114 @@ class Project:
             process.kill()
 
 
-@pytest.mark.parametrize("page", ["start.md", "../README.md"])
-def test_start(page: str, tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """Doctor, crawl and info print the lines of the page; the README looks at two workers in the middle of a crawl."""
-    project, released, middle = Project(tmp_path, "news", own), threading.Event(), PAGES // 2
-    (settings,) = blocks(page, "python")
-    project.append("news/settings.py", settings)
-    project.append("news/spiders/news.py", f"{SPIDER}    start_urls = ['{site.url}/']\n")
-    commands = [line for block in blocks(page, "bash") for line in block.splitlines() if line.startswith("scrapy ")]
+def printed(sample: str, log: str) -> bool:
+    """Return whether each line of a page's sample was printed."""
+    return all(matches(line, log) for line in sample.splitlines() if line)
+
+
+def test_readme(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
+    """The filter alone serves a project of scrapy-redis. Then doctor, two crawls and info do what the README says."""
+    (alone, settings), (opened, crawling) = (blocks("../README.md", language) for language in ("python", "text"))
+    (commands,) = (block for block in blocks("../README.md", "bash") if "scrapy bloom" in block)
+    doctor, crawl, info = commands.splitlines()
+    by_filter, project = (Project(tmp_path, name, own) for name in ("former", "news"))
+    for each, chosen in ((by_filter, alone + STOCK + PLACED), (project, settings)):
+        each.append(f"{each.directory.name}/settings.py", chosen)
+        each.append(f"{each.directory.name}/spiders/news.py", f"{SPIDER}    start_urls = ['{site.url}/']\n")
+    assert by_filter.run(crawl) == 0, by_filter.log
+    assert printed(opened, by_filter.log), by_filter.log
+    # Scrapy's start request is not deduplicated.
+    assert Counter(site.paths) == {**dict.fromkeys(site.links, 1), "/": 2}
+    assert project.run(doctor) == 0, project.log
+    site.fetched.clear()
+    with crawling_by_two(project, site, stored, crawl):
+        assert project.run(info) == 0, project.log
+    assert printed(crawling, project.log), project.log
+
+
+@contextmanager
+def crawling_by_two(project: Project, site: Site, stored: redis.Redis, crawl: str) -> Iterator[dict[str, Process]]:
+    """Yield two workers by their names, each with requests, in the middle of a crawl, and wait for them later."""
+    released = threading.Event()
+    site.before = lambda _: len(site.fetched) < PAGES // 2 or released.wait(LIMIT)
+    queue = f"{crawl.rsplit(maxsplit=1)[-1]}:requests"
     with ExitStack() as stack:
-        for command, sample in zip(commands, blocks(page, "text"), strict=True):
-            if page == "../README.md" and " info " in command:
-                site.before = lambda _: len(site.fetched) < middle or released.wait(LIMIT)
-                for worker in (project.start("scrapy crawl news") for _ in range(2)):
-                    stack.callback(worker.wait, LIMIT)
-                stack.callback(released.set)
-                until(lambda: stored.exists("news:requests") and len(site.fetched) >= middle)
-                until(lambda: len(inspect(stored, "news:requests").workers) == 2)
-            assert project.run(command) == 0, project.log
-            lines = [line for line in sample.splitlines() if line]
-            assert [line for line in lines if not matches(line, project.log)] == [], project.log
+        workers = [project.start(crawl) for _ in range(2)]
+        for worker in workers:
+            stack.callback(worker.wait, LIMIT)
+        stack.callback(released.set)
+        until(lambda: stored.exists(queue) and len(site.fetched) >= PAGES // 2)
+        until(lambda: [each.holds > 1 for each in inspect(stored, queue).workers] == [True, True])
+        names = [each.name for each in inspect(stored, queue).workers]
+        yield {name: worker for name in names for worker in workers if f"-{worker.pid}-" in name}
 
 
-def tutorial(directory: Path, server: Server) -> Project:
-    """Return the project of the tutorial, with its files."""
+TUTORIAL = "start.md"
+
+
+def tutorial(directory: Path, server: Server, site: Site) -> Project:
+    """Return the project of the tutorial, with its files, on a server as it is by default."""
+    with server.client() as client:
+        client.config_set("appendonly", "no")
+        client.config_set("save", "3600 1")
     project = Project(directory, "tutorial", server)
-    files = re.findall(
-        r"`(tutorial/\S+\.py)`:\n\n```python\n(.*?)^```$", text_of("tutorial.md"), re.MULTILINE | re.DOTALL
+    found = re.findall(
+        r"`(tutorial/\S+\.py)`[^\n]*\n?[^\n]*:\n\n```python\n(.*?)^```$", text_of(TUTORIAL), re.MULTILINE | re.DOTALL
     )
-    assert len(files) == len(blocks("tutorial.md", "python"))
-    for file, code in files:
-        project.append(file, code)
+    assert [code for _, code in found] == blocks(TUTORIAL, "python")
+    for file, code in found:
+        project.append(file, code.replace("http://localhost:8000", site.url))
+    # The dead worker is found sooner than in the exercise.
+    project.append("tutorial/settings.py", f"{IMPOLITE}BLOOMFILTER_LEASE = 2\n")
     return project
 
 
-def crawl_of(site: Site, output: str) -> str:
-    """Return the tutorial's only crawl with this output, of another site."""
-    (command,) = re.findall(rf"^scrapy crawl .* -O {output}$", text_of("tutorial.md"), re.MULTILINE)
-    assert SITE in command
-    return str(command.replace(SITE, f"{site.url}/"))
+def answers(stored: redis.Redis) -> list[str]:
+    """Return the outputs of the tutorial's commands for redis-cli, which need not be on this machine."""
+    outputs = []
+    for line in (line for block in blocks(TUTORIAL, "bash") for line in block.splitlines() if "lrange" in line):
+        client, *behind = line.split(" | ")
+        items = "".join(f"{item}\n" for item in stored.execute_command(*client.split()[1:]))
+        command = " | ".join(behind)
+        done = subprocess.run(command, shell=True, check=True, capture_output=True, input=items, text=True)  # noqa: S602  # our own documentation
+        outputs.append(done.stdout.strip())
+    return outputs
 
 
-def pages_in(project: Project, site: Site, *outputs: str) -> list[str]:
-    """Return the paths of the pages in outputs, in order."""
-    items = [line for output in outputs for line in (project.directory / output).read_text().splitlines()]
-    urls = [json.loads(line.rstrip(","))["url"] for line in items]
-    return sorted(url.removeprefix(site.url) for url in urls)
-
-
-@pytest.mark.long
-def test_tutorial_shares_a_crawl(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """Two workers fetch every page once between them, and leave no keys."""
-    # The first page comes when both workers run: one alone would finish this small site.
-    site.on["/"] = lambda _: until(lambda: len(inspect(stored, "pages:requests").workers) == 2)
-    project, outputs = tutorial(tmp_path, own), ("one.jsonl", "two.jsonl")
-    workers = [project.start(crawl_of(site, output)) for output in outputs]
-    assert [worker.wait(LIMIT) for worker in workers] == [0, 0], project.log
-    assert pages_in(project, site, *outputs) == sorted(site.links)
-    (sample,) = blocks("tutorial.md", "text")
-    assert [line for line in sample.splitlines() if not matches(line, project.log)] == [], project.log
-    assert stored.keys() == []
-
-
-def test_tutorial_stops_and_resumes(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
-    """A stopped crawl resumes, and another one starts afresh."""
-    project = tutorial(tmp_path, own)
-    worker = project.start(crawl_of(site, "three.jsonl"))
+def test_tutorial(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) -> None:
+    """No page is missing after a worker is killed, nor after a stop: the commands of the page say so."""
+    project = tutorial(tmp_path, own, site)
+    commands = [line for block in blocks(TUTORIAL, "bash") for line in block.splitlines()]
+    doctor, crawl, info, over, resume = (
+        line for line in commands[commands.index("cd tutorial") :] if "scrapy " in line
+    )
+    (kill,), every = (line for line in commands if line.startswith("kill ")), str(PAGES)
+    of_doctor, of_info, of_death = blocks(TUTORIAL, "text")
+    assert project.run(doctor) == 0, project.log
+    with crawling_by_two(project, site, stored, crawl) as workers:
+        assert project.run(info) == 0, project.log
+        (killed, process), (_, other) = workers.items()
+        number = killed.split("-")[-2]
+        assert re.search(rf"-{kill.split()[-1]}-", of_info)
+        subprocess.run([*kill.split()[:-1], number], check=True)
+        assert process.wait(LIMIT) != 0
+    assert other.wait(LIMIT) == 0, project.log
+    for sample in (of_doctor, of_info, of_death):
+        assert printed(sample, project.log), project.log
+    assert killed in project.log
+    assert answers(stored)[0] == every
+    site.fetched.clear()
+    assert project.run(crawl) == 0, project.log
+    assert site.paths == []
+    stored.execute_command(*next(line for line in commands if " del " in line).split()[1:])
+    worker = project.start(over)
     site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
     assert worker.wait(LIMIT) == 0, project.log
     site.on.clear()
-    assert 0 < len(pages_in(project, site, "three.jsonl")) < PAGES
-    assert stored.exists("pages:requests", "pages:dupefilter") == 2
-    assert project.run(crawl_of(site, "four.jsonl")) == 0, project.log
-    assert pages_in(project, site, "three.jsonl", "four.jsonl") == sorted(site.links)
-    assert project.run(crawl_of(site, "five.jsonl")) == 0, project.log
-    assert pages_in(project, site, "five.jsonl") == sorted(site.links)
-    assert stored.keys() == []
+    assert 0 < len(site.fetched) < PAGES
+    assert project.run(resume) == 0, project.log
+    assert "Resuming crawl (" in project.log
+    assert answers(stored) == [every, ""]
 
 
 def test_api(own: Server) -> None:
