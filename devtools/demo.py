@@ -148,13 +148,14 @@ def comparison(of_set: Result, of_filter: Result) -> Iterator[str]:
     yield f"{'':<28}{'SET':>14}{'filter':>14}{'filter/SET':>14}"
     for label, (old, new), form in (
         ("memory, bytes", [each.memory for each in both], ",.0f"),
-        ("memory, bytes a URL", [each.memory / len(each.site.links) for each in both], ",.1f"),
         ("round trips", [each.total(round_trips.STAT) for each in both], ",.0f"),
         ("time, seconds", [float(each.crawls[0].stats["elapsed_time_seconds"]) for each in both], ",.1f"),
     ):
         yield f"{label:<28}{old:>14{form}}{new:>14{form}}{new / old:>14.3f}"
     large = FilterParameters()
-    yield f"A filter of {large.capacity:,} takes {large.sizes()[0].memory_bytes / large.capacity:.1f} bytes a URL."
+    a_url = large.sizes()[0].memory_bytes / large.capacity
+    yield f"A filter for {large.capacity:,} URLs takes {a_url:.1f} bytes each. This small one has room for a quarter more"
+    yield "than its URLs, and its parameters weigh more."
 
 
 def counts(result: Result) -> Iterator[str]:

@@ -7,10 +7,10 @@ SPIDER_MODULES = ["crawler.spiders"]
 
 # Sets SCHEDULER and DUPEFILTER_CLASS. The spider `plugin` has the filter alone, under scrapy-redis's scheduler.
 ADDONS = {"scrapy_bloom.Addon": 500}
-# The expected number of distinct URLs, and the share of new URLs that may be dropped as repeats.
-BLOOMFILTER_CAPACITY = 1_000_000
-BLOOMFILTER_ERROR_RATE = 1e-6
-REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
+REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")  # one server for all machines
+SCHEDULER_SERIALIZER = "scrapy_bloom.serializer"  # MessagePack instead of pickle
+SCHEDULER_PERSIST = True  # Ctrl-C keeps the crawl, and the next start resumes it
+BLOOMFILTER_CAPACITY = 1_000_000  # distinct requests you expect
 
 # Seconds that each worker waits between two pages of a site: ten workers put ten times the load on it.
 ROBOTSTXT_OBEY = True

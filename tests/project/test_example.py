@@ -58,9 +58,9 @@ def start(project: Path, valkey: Server, key: str) -> Iterator[Start]:
 
 
 def test_copy(project: Path) -> None:
-    """Scrapy finds the four spiders in the copy, whose first crawl is polite to a stranger's site."""
+    """Scrapy finds the three spiders in the copy, whose first crawl is polite to a stranger's site."""
     for arguments, lines in (
-        (["list"], ["fed", "plugin", "resumed", "shared"]),
+        (["list"], ["fed", "plugin", "shared"]),
         (["settings", "--get", "ROBOTSTXT_OBEY"], ["True"]),
         (["settings", "--get", "DOWNLOAD_DELAY"], ["1"]),
     ):
@@ -122,8 +122,8 @@ def test_fed(start: Start, site: Site, valkey: Server, key: str) -> None:
 @pytest.mark.crawl
 def test_resumed(start: Start, site: Site) -> None:
     """A stopped crawl resumes, and fetches no page twice."""
-    first = start("first", "resumed", {"CLOSESPIDER_PAGECOUNT": 10, "CONCURRENT_REQUESTS": 1}, start_url=site.url)
+    first = start("first", "shared", {"CLOSESPIDER_PAGECOUNT": 10, "CONCURRENT_REQUESTS": 1}, start_url=site.url)
     assert first.wait().stats["finish_reason"] == "closespider_pagecount"
     assert 10 <= len(site.paths) < PAGES
-    assert_ended_well(start("second", "resumed", start_url=site.url).wait())
+    assert_ended_well(start("second", "shared", start_url=site.url).wait())
     assert Counter(site.paths) == dict.fromkeys(site.links, 1)

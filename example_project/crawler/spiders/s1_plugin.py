@@ -23,7 +23,7 @@ class PluginSpider(RedisSpider):  # type: ignore[misc]  # scrapy-redis has no ty
         # In place of scrapy_redis.dupefilter.RFPDupeFilter.
         "DUPEFILTER_CLASS": "scrapy_bloom.BloomRFPDupeFilter",
         "BLOOMFILTER_CAPACITY": 1_000_000,
-        "BLOOMFILTER_ERROR_RATE": 1e-6,
+        "BLOOMFILTER_ERROR_RATE": 1e-6,  # share of new requests that may be dropped as duplicates
         # Otherwise the first worker that stops deletes the queue and the filter of all.
         "SCHEDULER_PERSIST": True,
         # Only the other spiders use the add-on.

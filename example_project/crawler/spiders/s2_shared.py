@@ -1,6 +1,7 @@
 """The same by the add-on, which sets the scheduler, too: a killed worker loses no request.
 
-Run `scrapy crawl shared -a start_url=URL` several times.
+Run `scrapy crawl shared -a start_url=URL` several times. After Ctrl-C the same command resumes the crawl. With
+`-s SCHEDULER_FLUSH_ON_START=True` it starts over; give this to the first worker only.
 """
 
 from collections.abc import AsyncIterator, Iterable

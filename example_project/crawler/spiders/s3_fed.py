@@ -1,6 +1,7 @@
 """A crawl whose workers wait for start URLs in Redis.
 
-Run `scrapy crawl fed`, and push start URLs with `redis-cli rpush fed:start_urls URL`.
+Run `scrapy crawl fed`, and push start URLs with
+`redis-cli rpush fed:start_urls '{"url": "https://example.com/"}'`. They are JSON with every SCHEDULER_SERIALIZER.
 """
 
 from collections.abc import Iterable
@@ -16,12 +17,10 @@ from scrapy_bloom import RedisSpider
 class FedSpider(RedisSpider):
     """Follow every link of the hosts in the list `fed:start_urls`, until stopped.
 
-    Workers lease start URLs, so that none is lost with a worker. The setting keeps the filter when the last worker
-    stops: the next start fetches no page again.
+    Workers lease start URLs, so that none is lost with a worker.
     """
 
     name = "fed"
-    custom_settings = {"SCHEDULER_PERSIST": True}  # noqa: RUF012  # the name and the type are Scrapy's
 
     def make_request_from_data(self, data: bytes) -> Any:
         """Send start URLs through the filter, so that a URL pushed twice is fetched once.
