@@ -154,8 +154,8 @@ def comparison(of_set: Result, of_filter: Result) -> Iterator[str]:
         yield f"{label:<28}{old:>14{form}}{new:>14{form}}{new / old:>14.3f}"
     large = FilterParameters()
     a_url = large.sizes()[0].memory_bytes / large.capacity
-    yield f"A filter for {large.capacity:,} URLs takes {a_url:.1f} bytes each. This one has room for a quarter more URLs"
-    yield "than there are, and the bytes of its parameters weigh more, because it is small."
+    yield f"A filter for {large.capacity:,} URLs takes {a_url:.1f} bytes each. This one has room for a quarter more"
+    yield "URLs than there are, and its parameters weigh more, because it is small."
 
 
 def counts(result: Result) -> Iterator[str]:
