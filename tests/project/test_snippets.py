@@ -29,7 +29,7 @@ from tests.support.pages import linked
 from tests.support.servers import Server, running
 from tests.support.waiting import until
 
-PAGES = 100
+PAGES = 200
 # Settings of a project of scrapy-redis.
 STOCK = "SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n"
 PLACED = f"REDIS_URL = '{PLACEHOLDER}'\n"
