@@ -165,14 +165,15 @@ def tutorial(directory: Path, server: Server, site: Site) -> Project:
     return project
 
 
-def answers(stored: redis.Redis) -> list[str]:
-    """Return the outputs of the tutorial's commands for redis-cli, which need not be on this machine."""
+def answers(server: Server) -> list[str]:
+    """Return the outputs of the tutorial's lines with LRANGE; redis-cli need not be on this machine."""
     outputs = []
     for line in (line for block in blocks(TUTORIAL, "bash") for line in block.splitlines() if "lrange" in line):
-        client, *behind = line.split(" | ")
-        items = "".join(f"{item}\n" for item in stored.execute_command(*client.split()[1:]))
-        command = " | ".join(behind)
-        done = subprocess.run(command, shell=True, check=True, capture_output=True, input=items, text=True)  # noqa: S602  # our own documentation
+        ask, _, count = line.partition(" | ")
+        with server.client(decode_responses=True) as client:
+            items = "".join(f"{item}\n" for item in client.execute_command(*ask.split()[1:]))
+        options: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
+        done = subprocess.run(count, shell=True, input=items, **options)  # noqa: S602  # our own documentation
         outputs.append(done.stdout.strip())
     return outputs
 
@@ -198,11 +199,12 @@ def test_tutorial(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) 
     for sample in (of_doctor, of_info, of_death):
         assert printed(sample, project.log), project.log
     assert killed in project.log
-    assert answers(stored)[0] == every
+    assert answers(own)[0] == every
     site.fetched.clear()
     assert project.run(crawl) == 0, project.log
     assert site.paths == []
-    stored.execute_command(*next(line for line in commands if " del " in line).split()[1:])
+    (deleted,) = (line.split()[-1] for line in commands if line.startswith("redis-cli del "))
+    assert stored.delete(deleted) == 1
     worker = project.start(over)
     site.on["/page/5"] = lambda _: worker.send_signal(signal.SIGINT)
     assert worker.wait(LIMIT) == 0, project.log
@@ -210,7 +212,7 @@ def test_tutorial(tmp_path: Path, own: Server, stored: redis.Redis, site: Site) 
     assert 0 < len(site.fetched) < PAGES
     assert project.run(resume) == 0, project.log
     assert "Resuming crawl (" in project.log
-    assert answers(stored) == [every, ""]
+    assert answers(own) == [every, ""]
 
 
 def test_api(own: Server) -> None:
