@@ -172,8 +172,8 @@ def answers(server: Server) -> list[str]:
         ask, _, count = line.partition(" | ")
         with server.client(decode_responses=True) as client:
             items = "".join(f"{item}\n" for item in client.execute_command(*ask.split()[1:]))
-        options: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
-        done = subprocess.run(count, shell=True, input=items, **options)  # noqa: S602  # our own documentation
+        options: dict[str, Any] = {"capture_output": True, "text": True}
+        done = subprocess.run(count, shell=True, check=True, input=items, **options)  # noqa: S602  # our own documentation
         outputs.append(done.stdout.strip())
     return outputs
 
