@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.harness import report, results, versions
+from benchmarks.harness import plots, report, results, versions
 from benchmarks.harness.plots import DIRECTORY
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS = {
     name: import_module(f"benchmarks.suites.{name}")
-    for name in ("streams", "crawls", "memory", "field", "path", "pace")
+    for name in ("streams", "crawls", "memory", "field", "path", "pace", "kills")
 }
 
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawn = PARTS[name].run(options.html)
         for plot in drawn if options.write else ():
             report.line(f"\n![{plot.title}](../docs/{plot.name}.svg)")
-            report.say(f"wrote {plot.write(DIRECTORY)}")
+            report.say(f"wrote {', '.join(map(str, plots.write(plot, DIRECTORY)))}")
         report.say(f"{name}: {time.monotonic() - started:.0f} s")
         report.line(f"\nThis part took {time.monotonic() - started:.0f} s.")
         if options.write:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from benchmarks.harness import report
 from benchmarks.harness.distance import ping, set_delay
 from benchmarks.harness.interleaved import ratio, rotated
-from benchmarks.harness.plots import Bars
+from benchmarks.harness.plots import Bars, Lines, Plot
 from benchmarks.subjects.whole_crawl import (
     KINDS,
     OUR_SCHEDULER,
@@ -61,10 +61,10 @@ class Place(NamedTuple):
     scratch: Path
 
 
-def run(html: Sequence[Path]) -> list[Bars]:
+def run(html: Sequence[Path]) -> list[Plot]:
     """Crawl the made-up site and every directory by one worker and by two, and the last of them from afar."""
     sites = {"made-up site": MADE_UP, **{name_of(path): ("--directory", str(path)) for path in html}}
-    bars = []
+    crawls: dict[str, dict[Run, list[float]]] = {}
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-bloom-bench-")))
         server = stack.enter_context(running(available()[0]))
@@ -80,11 +80,24 @@ def run(html: Sequence[Path]) -> list[Bars]:
             url = stack.enter_context(serving(*options))
             one = [Run(kind, far) for far in distances for kind in KINDS if far == NEAR or kind != SCRAPY]
             two = [Run(kind) for kind in KINDS if kind != SCRAPY]
-            bars += [_measure(site, url, 1, one, place), _measure(site, url, 2, two, place)]
-    return bars
+            crawls[site] = _measure(site, url, 1, one, place)
+            _measure(site, url, 2, two, place)
+    ratios = {
+        site: {kind: ratio(seconds[Run(kind)], seconds[Run(SCRAPY)]) for kind in KINDS if Run(kind) in seconds}
+        for site, seconds in crawls.items()
+    }
+    last = [*crawls.values()][-1]
+    by_distance = {kind: [(run.far, median(last[run])) for run in last if run.kind == kind] for kind in KINDS}
+    # No distance delays a crawl without Redis.
+    by_distance[SCRAPY].append((TOO_FAR, by_distance[SCRAPY][0][1]))
+    return [
+        Bars("crawls", "Time of a crawl by one worker, Scrapy without Redis = 1", ratios),
+        Lines("distance", "Seconds of a crawl by one worker", "milliseconds added to a ping", by_distance),
+    ]
 
 
-def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Place) -> Bars:
+def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Place) -> dict[Run, list[float]]:
+    """Crawl in turns, print the table, and return the seconds of each crawl."""
     found = {each: list[tuple[Crawl, float]]() for each in runs if each != Run(STOCK, TOO_FAR)}
     started = time.monotonic()
     with place.servers[NEAR].client() as client:
@@ -124,6 +137,4 @@ def _measure(site: str, url: str, workers: int, runs: Sequence[Run], place: Plac
     for name, most in MOST_TIMES_SCRAPY.items():
         if workers == 1 and site.startswith(name):
             report.target(f"{site}: {OUR_SCHEDULER}, times {SCRAPY},", ratios[Run(OUR_SCHEDULER)], most)
-    name = f"crawl-{site.replace(' ', '-')}-{workers}"
-    title = f"Crawl of {site}, workers: {workers}; {first} = 1"
-    return Bars(name, title, {str(each): times for each, times in ratios.items()})
+    return seconds

@@ -19,7 +19,7 @@ from scrapy import Request
 
 from benchmarks.harness import redisbloom, report
 from benchmarks.harness.interleaved import ratio, rotated
-from benchmarks.harness.plots import Bars
+from benchmarks.harness.plots import Bars, Plot
 from benchmarks.harness.urls import urls
 from benchmarks.subjects.contenders import (
     BF_ADD,
@@ -96,11 +96,11 @@ class Replay:
 Rounds = list[dict[str, Replay]]
 
 
-def run(_: Sequence[Path]) -> list[Bars]:
+def run(_: Sequence[Path]) -> list[Plot]:
     """Replay each stream, and print its table."""
     module = redisbloom.server_options()
     names = [*(name for name in DUPEFILTERS if module or name != BF_ADD), *SCHEDULERS]
-    bars = []
+    panels = {}
     with (
         running(available()[0], *module) as server,
         server.client(protocol=3) as client,
@@ -113,8 +113,8 @@ def run(_: Sequence[Path]) -> list[Bars]:
                 chosen = [name for name in names if turn == 0 or name not in few]
                 rounds.append(_replay(pages, dict.fromkeys(few, FEW_LINKS), chosen, (server, client, sent)))
                 report.say(f"  {site}: round {turn + 1} of {ROUNDS}")
-            bars.append(_print(site, server, pages, rounds))
-    return bars
+            panels[site] = _print(site, server, pages, rounds)
+    return [Bars("streams", "Time for the links of a site, Scrapy in memory = 1", panels, is_log=True)]
 
 
 def streams() -> dict[str, Pages]:
@@ -155,7 +155,8 @@ def _replay(
     return replays
 
 
-def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> Bars:
+def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> dict[str, float]:
+    """Print the table, and return the times to Scrapy's."""
     first = rounds[0]
     links = sum(map(len, pages))
     costs = {name: [each[name].seconds / len(each[name].answers) for each in rounds if name in each] for name in first}
@@ -195,6 +196,4 @@ def _print(site: str, server: Server, pages: Pages, rounds: Rounds) -> Bars:
     if site == PYTHON:
         trips = first[OUR_SCHEDULER].round_trips / first[OUR_SCHEDULER].pages
         report.target(f"{site}: round trips a page, {OUR_SCHEDULER},", trips, MOST_TRIPS_A_PAGE)
-    title = f"{site}: time for its links, Scrapy in memory = 1"
-    medians = {name: median(ratios) for name, ratios in to_scrapy.items()}
-    return Bars(f"streams-{site.partition(' ')[0].lower()}", title, medians)
+    return {name: median(ratios) for name, ratios in to_scrapy.items()}

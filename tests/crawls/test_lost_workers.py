@@ -5,7 +5,6 @@ only the lost pages are missed, because other pages link to those below.
 """
 
 import itertools
-import random
 import signal
 import threading
 from collections import Counter
@@ -13,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from devtools.crawl_process import LIMIT, Crawl, CrawlProcess
+from devtools.crawl_process import LIMIT, Crawl
 from devtools.site import Links
 from tests.support import command, real_links
+from tests.support.killing import crawl_with_killed_workers
 from tests.support.outcomes import assert_complete, assert_ended_well, complaints_in, keys_of_the_filter, tell
 from tests.support.pages import tree
 from tests.support.scenario import LEASE, MIDDLE, OURS, PAGES, STOCK, Kind, Scene, asyncio_first, keys_of, scene
@@ -25,40 +25,6 @@ from tests.support.spiders.storing import StoringPipeline
 from tests.support.waiting import until
 
 TREE, REAL = tree(600), real_links.site()
-
-
-def crawl_with_killed_workers(
-    links: Links, kind: Kind, valkey: Server, key: str, directory: Path, *, workers: int, kills: int
-) -> tuple[list[Crawl], Scene]:
-    """At random moments the worker that fetches a page is killed and replaced."""
-    source = random.Random(6)
-    crawls: list[Crawl] = []
-    with scene(links, directory, valkey.url, key, delay=0.05) as played:
-        by_name: dict[str, CrawlProcess] = {}
-
-        def start() -> None:
-            name = f"worker-{len(by_name)}"
-            # Without SCHEDULER_PERSIST a worker that is still starting would crawl the cleared site anew.
-            by_name[name] = played.start(name, kind, CONCURRENT_REQUESTS=8, SCHEDULER_PERSIST=True)
-
-        def kill(victim: str) -> None:
-            process = by_name[victim].process
-            if process.poll() is not None:  # it was killed while this page was on its way: another one will do
-                played.moments.when(played.moments.asked + 1, kill)
-                return
-            # In this order the list has grown before the last of the others can have ended.
-            start()
-            process.kill()
-            process.wait()
-
-        for part in range(kills):
-            played.moments.when(source.randrange(30, 100) + 100 * part, kill)
-        for _ in range(workers):
-            start()
-        # The list grows while they are killed.
-        crawls.extend(worker.wait() for worker in played.workers)
-    assert len(crawls) == workers + kills
-    return crawls, played
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
         r"scrapy-bloom, BloomScheduler, 5 ms +\|.* 10 to 10 \|",
     ),
     "memory": (
-        {"SET_SIZES": (1_000,), "DRAWN": (), "CASES": [PROMISED], "PENDING": 100, "REPEATS": (1_024,)},
+        {"SET_SIZES": (1_000,), "CASES": [PROMISED], "PENDING": 100, "REPEATS": (1_024,)},
         r"(?s)\| 5,000,000 +\| +1e-06 \| +0 \|.*\| MessagePack +\|",
     ),
     "field": ({"ROUNDS": 1}, r"\| scrapy-bloom, add_many +\| +100 \|"),
@@ -34,11 +34,18 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
         {"CASES": ((1, 3),), "WORKERS": (2,), "SMALL": ((3, 1),)},
         r"(?s)\| workers: 2 +\|.* of 2 \|.*\| 3 +\| +1 \| +3 \|",
     ),
+    "kills": (
+        {"ROUNDS": 1, "PAGES": 121, "PAGES_IN_OUTAGE": 61, "MORE_KILLS": 1},
+        r"\| scrapy-bloom, BloomScheduler \| +a worker \| +1 \| +0 \| +\d+ \| +121 \|",
+    ),
     "path": ({}, r"\| queue/worker.py +\|"),
 }
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.long] * (part == "crawls")) for part in PARTS])
+LONG = ("crawls", "kills")
+
+
+@pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.long] * (part in LONG)) for part in PARTS])
 def test_each_part_runs(part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A part runs in a small size on one server without RedisBloom."""
     sizes, pattern = SMALL[part]
