@@ -10,6 +10,7 @@ from benchmarks.harness.urls import urls
 from benchmarks.subjects import contenders
 from benchmarks.subjects.whole_crawl import OUR_SCHEDULER, SCRAPY
 from benchmarks.suites.memory import PROMISED
+from tests.support.pages import tree
 
 # The sizes of each part, and a pattern that it prints.
 SMALL: dict[str, tuple[dict[str, object], str]] = {
@@ -35,8 +36,8 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
         r"(?s)\| workers: 2 +\|.* of 2 \|.*\| 3 +\| +1 \| +3 \|",
     ),
     "kills": (
-        {"ROUNDS": 1, "PAGES": 121, "PAGES_IN_OUTAGE": 61, "MORE_KILLS": 1},
-        r"\| scrapy-bloom, BloomScheduler \| +a worker \| +1 \| +0 \| +\d+ \| +121 \|",
+        {"ROUNDS": 1, "MORE_KILLS": 1, "sites": lambda: {"tree": tree(121)}},
+        r"\| tree +\| scrapy-bloom, BloomScheduler \| +a worker \| +1 \| +0 \| +\d+ \| +121 \|",
     ),
     "path": ({}, r"\| queue/worker.py +\|"),
 }
