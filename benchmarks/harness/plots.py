@@ -28,7 +28,7 @@ _CHINESE = {
     "all new": "全是新链接",
     "error rate 1e-6": "误判率 1e-6",
     "logarithmic": "对数刻度",
-    "made-up site": "生成的网站",
+    "made-up site": "虚构的网站",
     "milliseconds added to a ping": "ping 增加的毫秒数",
     "postgresql-doc-15": "PostgreSQL 15 文档",
     "python3-doc": "Python 3 文档",
