@@ -33,7 +33,8 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
     "field": ({"ROUNDS": 1}, r"\| scrapy-bloom, add_many +\| +100 \|"),
     "pace": (
         {"CASES": ((1, 3),), "WORKERS": (2,), "SMALL": ((3, 1),)},
-        r"(?s)\| workers: 2 +\|.* of 2 \|.*\| 3 +\| +1 \| +3 \|",
+        # On a busy machine a worker may be done before the other one starts, which crawls the site again.
+        r"(?s)\| workers: 2 +\|.* of [25] \|.*\| 3 +\| +1 \| +3 \|",
     ),
     "kills": (
         {"ROUNDS": 1, "MORE_KILLS": 1, "sites": lambda: {"tree": tree(121)}},
