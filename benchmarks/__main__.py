@@ -26,7 +26,7 @@ from benchmarks.harness.plots import DIRECTORY
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS = {
     name: import_module(f"benchmarks.suites.{name}")
-    for name in ("streams", "crawls", "memory", "field", "path", "pace", "kills")
+    for name in ("streams", "crawls", "memory", "field", "path", "pace", "kills", "node")
 }
 
 

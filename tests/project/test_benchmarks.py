@@ -41,6 +41,7 @@ SMALL: dict[str, tuple[dict[str, object], str]] = {
         r"\| tree +\| scrapy-bloom, BloomScheduler \| +a worker \| +1 \| +0 \| +\d+ \| +121 \|",
     ),
     "path": ({}, r"\| queue/worker.py +\|"),
+    "node": ({"LINKS": 100, "MEMBERS": 1_000}, r"(?s)\| duplicate +\|.*1,000 fingerprints: \d+ s"),
 }
 
 
