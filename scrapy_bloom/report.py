@@ -76,19 +76,19 @@ _EVICTS = (
 )
 _DEAD_LETTER = (
     "%s: BLOOMFILTER_MAX_DELIVERIES workers died while they held it; it is not crawled, and is kept at the key %r. "
-    "`scrapy bloom requeue` queues it again"
+    "Correct the cause, and run `scrapy bloom requeue`"
 )
 _LEFT_SHARED = (
-    "%s requests still wait in the queue %r, and stay there: their filter is shared, and calls them seen. Start this "
-    "spider again to fetch them"
+    "Left %s in the queue %r. Start this spider again to fetch what waits there, since the shared filter drops further "
+    "links to it"
 )
 _DEAD_LETTERS_LEFT = (
     "%s kept at the key %r as dead letters, see the ERROR of each: no worker could read them, or "
-    "BLOOMFILTER_MAX_DELIVERIES workers died with them. `scrapy bloom requeue` queues them again"
+    "BLOOMFILTER_MAX_DELIVERIES workers died with them. Correct the cause, and run `scrapy bloom requeue`"
 )
 _DELETED = (
-    "%s requests that still waited in the queue %r are deleted, %s; set SCHEDULER_PERSIST = True to keep them and "
-    "resume the crawl"
+    "Deleted %s that still waited in the queue %r, %s; set SCHEDULER_PERSIST = True to keep the queue and resume the "
+    "crawl"
 )
 # What a rejoin means, by its reason in `sync.lua`.
 _REJOINS = {
@@ -351,7 +351,7 @@ class QueueReport:
         if waiting and is_gone:
             warn_of_deleted_requests(waiting, self._keys.queue)
         elif waiting and mode == "shared" and is_last:
-            logger.warning(_LEFT_SHARED, f"{waiting:,}", self._keys.queue)
+            logger.warning(_LEFT_SHARED, plural(waiting, "request"), self._keys.queue)
         elif waiting:
             logger.info("Left %s in the queue %r", plural(waiting, "request"), self._keys.queue)
         if dead:
@@ -364,5 +364,5 @@ class QueueReport:
 
 def warn_of_deleted_requests(waiting: int, queue: str, *, is_shared: bool = False) -> None:
     """Warn that a stopped crawl deletes queued requests, and the filter unless that is shared."""
-    seen = "and the shared filter calls them seen: their pages are missed"
-    logger.warning(_DELETED, f"{waiting:,}", queue, seen if is_shared else "and the filter with them")
+    kept = "but not the shared filter, so that their pages are missed"
+    logger.warning(_DELETED, plural(waiting, "request"), queue, kept if is_shared else "and the filter")

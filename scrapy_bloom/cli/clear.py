@@ -66,9 +66,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     going = [*zip(parts, none if is_shared else filters, queues if options.with_queue else none, strict=True)]
     is_empty = all(found is None and (queue is None or queue.is_empty) for _, found, queue in going)
     # The first partition goes last, since it has the number of all. Before any output, whose reader may be gone.
-    while options.yes and not is_empty and going:
+    while options.yes and going:
         part, found, queue = going[-1]
-        if not _delete(part, found, queue):
+        if not (is_empty or _delete(part, found, queue)):
             keys = [] if is_shared else [each.key for each, _, _ in going]
             keys += [each.key for _, _, each in going if each]
             why = "the data has changed since it was shown; a queue stays with its filter"
@@ -83,7 +83,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     lines += [f"key: {part.key}: {each.text if each else 'empty'}" for part, each in zip(parts, filters, strict=True)]
     lines += [kept] * is_shared
     lines += [f"queue: {part.queue}: a list now, as scrapy-redis reads it" for part in lists if _as_list(part, order)]
-    report: dict[str, Any] = {"server": target.server, "key": target.key, "queues": [], "deleted": not going}
+    report: dict[str, Any] = {"server": target.server, "key": target.key, "queues": []}
+    report["deleted"] = not (going or is_empty)
     report["filters"] = [{**each.figures, "goes": not is_shared} for each in filters if each]
     if states := [queue for queue in queues if queue]:
         report["queues"], about = _describe(sum_of(states), goes=options.with_queue, is_shared=is_shared)
@@ -102,10 +103,10 @@ def _read(part: Place) -> _Filter | None:
         filter_id = as_text(part.send("HGET", part.key, "state")).partition(" ")[0]
         figures = {"key": part.key, "kind": "unreadable filter"}
         return _Filter(filter_id, f"a filter that cannot be read ({error})", figures)
-    info = found.info
+    info, noun = found.info, found.parameters.noun
     figures = {name: getattr(info, name) for name in ("layers", "memory_bytes", "count", "forgotten")}
-    text = f"a filter, {plural(info.layers, 'layer')}, {as_size(info.memory_bytes)}, {plural(info.count, 'request')}"
-    text += f", {plural(info.forgotten, 'forgotten request')}" if info.forgotten else ""
+    text = f"a filter, {plural(info.layers, 'layer')}, {as_size(info.memory_bytes)}, {plural(info.count, noun)}"
+    text += f", {plural(info.forgotten, f'forgotten {noun}')}" if info.forgotten else ""
     return _Filter(found.id, text, {"key": part.key, "kind": "filter", **figures})
 
 
@@ -133,7 +134,8 @@ def _describe(queue: QueueState, *, goes: bool, is_shared: bool) -> tuple[list[d
     """Return the figures of a queue for JSON, and its lines."""
     names = ("waiting", "leased", "dead_letters", "failed")
     figures = {name: getattr(queue, name) for name in names} | {"workers": len(queue.workers)}
-    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in figures.items()]
+    nouns = {"dead_letters": "dead letter", "workers": "worker"}
+    counts = [plural(count, nouns[name]) if name in nouns else f"{count:,} {name}" for name, count in figures.items()]
     lines = [f"queue: {queue.key}: {'deleted, too' if goes else 'kept'}; {', '.join(counts)}"]
     if not goes and queue.waiting + queue.leased:
         lines.append("warning: without the filter, further links to the pages of this queue are fetched again")

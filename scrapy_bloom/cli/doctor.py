@@ -198,7 +198,7 @@ def scheduler(crawl: Crawl) -> Findings:
         yield advice(text, harm, action)
     elif crawl.scheduler and not crawl.leases:
         harm = "requests are lost at Ctrl-C, with a lost reply, and when Redis is unreachable or a worker dies"
-        yield loss(text, harm, action)
+        yield loss(text, harm, f"{action}; or keep it with these losses, which are scrapy-redis's")
     yield text
 
 
@@ -367,7 +367,8 @@ def filter_(crawl: Crawl, part: Place) -> Findings:
     if found.ttl is not None and not found.parameters.ttl and not found.is_empty:
         action = f"run PERSIST {found.key}, and set BLOOMFILTER_TTL in place of that EXPIRE"
         yield loss(f"it expires in {found.ttl:,.0f} s, by somebody's EXPIRE", "then pages are fetched again", action)
-    text = f"{info.count:,} of {info.capacity:,} requests, error rate {as_error_rate(info.current_error_rate)}"
+    text = f"{info.count:,} of {info.capacity:,} {found.parameters.noun}s, "
+    text += f"error rate {as_error_rate(info.current_error_rate)}"
     if info.current_error_rate > info.error_rate:
         action = "start over with a larger BLOOMFILTER_CAPACITY, or with a BLOOMFILTER_EXPANSION that lets it grow"
         yield loss(f"too full: {text}, allowed {as_number(info.error_rate)}", "new pages are missed", action)
@@ -382,8 +383,7 @@ def queue(crawl: Crawl, part: Place) -> Findings:
             action = "set the SCHEDULER_QUEUE_CLASS that has written it; the start of a crawl makes it a sorted set"
             yield refused(f"{state.key} is a list, of FifoQueue or LifoQueue, but workers need a sorted set", action)
         if state.has_losses:
-            text = f"{state.key} was evicted or deleted, or the server lost data: "
-            text += f"{state.lost:,} requests or more are lost"
+            text = f"{state.key} was evicted or deleted, or the server lost data: {state.loss} lost"
             action = "start over, with SCHEDULER_FLUSH_ON_START = True for the first worker"
             yield loss(text, "the filter takes them for duplicates: their pages are missed", action)
         if silent := [each for each in state.workers if each.is_silent]:
@@ -398,9 +398,8 @@ def dead_letters(crawl: Crawl, part: Place) -> Findings:
     """Check for requests and start URLs that no worker fetches any more."""
     state, harm = part.inspect_queue(part.queue) if part.queue else None, "their pages are missing"
     if state and state.dead_letters:
-        text = f"{plural(state.dead_letters, 'request')} that no worker could read, or that killed too many workers"
-        action = "start workers with the code and the SCHEDULER_SERIALIZER that queued them, and "
-        yield loss(text, harm, f"{action}run `scrapy bloom requeue`")
+        action = "correct the cause that the ERROR of each names in the log, and run `scrapy bloom requeue`"
+        yield loss(f"{plural(state.dead_letters, 'request')} that workers could not read, or died with", harm, action)
     if state and state.failed and not crawl.retries:
         action = "crawl with BLOOMFILTER_RETRY_FAILED = True, or run `scrapy bloom requeue --failed`"
         yield advice(f"{plural(state.failed, 'failed request')} kept", harm, action)

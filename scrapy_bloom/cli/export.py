@@ -96,7 +96,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run the command and return its exit code."""
     target, path = CrawlTarget(options, settings, waits=True), options.file
-    ids = {part: part.require_filter().id.encode() for part in target.partitions}
+    stored = {part: part.require_filter() for part in target.partitions}
+    ids = {part: each.id.encode() for part, each in stored.items()}
+    noun = next(iter(stored.values())).parameters.noun
     if path.exists() and not options.overwrite:
         raise ConfigError(f"{path}: must not exist; give another path, or --overwrite")
     with NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".part", delete=False) as file:
@@ -111,7 +113,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             Path(file.name).unlink(missing_ok=True)
     size, count = path.stat().st_size, sum(layer.items for fields in filters for layer in layers_of(fields, 0))
     report = {"server": target.server, "key": target.key, "file": str(path), "file_bytes": size, "count": count}
-    text = f"the filter at {target.key!r} on {target.server}, with {plural(count, 'request')}"
+    text = f"the filter at {target.key!r} on {target.server}, with {plural(count, noun)}"
     code = console.report(options, report, f"wrote {path} ({as_size(size)}): {text}")
     states = [part.inspect_queue(part.queue) for part in ids if part.queue]
     if left := sum(each.waiting + each.leased + each.dead_letters + each.failed for each in states):

@@ -58,18 +58,19 @@ def _as_dict(found: StoredFilter) -> dict[str, Any]:
 
 
 def _filter_text(found: StoredFilter) -> str:
-    info, parameters = found.info, found.parameters
+    info, parameters, noun = found.info, found.parameters, found.parameters.noun
     ttl = f", each kept for at least {duration(parameters.ttl)}" if parameters.ttl else ""
     rows = [
-        ("holds", f"{info.count:,} of {info.capacity:,} requests{ttl}"),
+        ("holds", f"{info.count:,} of {info.capacity:,} {noun}s{ttl}"),
         ("error rate", f"{as_error_rate(info.current_error_rate)} now, {as_error_rate(info.error_rate)} at most"),
         ("memory", f"{as_size(info.memory_bytes)} in {plural(info.layers, 'layer')}, {plural(info.shards, 'shard')}"),
         ("fingerprints", repr(parameters.fingerprint)),
     ]
     if info.lost_shards:
-        rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their pages are fetched again"))
+        again = "their items pass again" if noun == "item" else "their pages are fetched again"
+        rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: {again}"))
     if info.forgotten:
-        rows.append(("forgotten", f"{plural(info.forgotten, 'request')} to be new again"))
+        rows.append(("forgotten", f"{plural(info.forgotten, noun)} to be new again"))
     return console.pairs(rows)
 
 
@@ -82,7 +83,7 @@ def _table(found: StoredFilter, parts: Sequence[dict[str, Any]]) -> str:
             counts = [f"{held:,}", as_size(memory), *(f"{number:,}" for number in pending)]
             rows.append([f"{each['number']}", *counts, each["key"] if each["exists"] else "none"])
     elif found.is_empty:
-        return "No request was added yet. The memory is that of the first layer, which the first worker allocates."
+        return "Nothing was added yet. The memory is that of the first layer, which the first worker allocates."
     else:
         rows = [["layer", "full", "holds", "capacity", "error rate", "at most", "memory"]]
         for number, layer in enumerate(found.info.by_layer, 1):
@@ -97,7 +98,7 @@ def _queue_text(queue: QueueState) -> str:
     if queue.failed:
         text += f", {plural(queue.failed, 'failed request')} kept for the next run"
     if queue.has_losses:
-        text += f", {queue.lost:,} or more requests LOST" if queue.lost else ", an unknown number of requests LOST"
+        text += f", {queue.loss} LOST"
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
     pause = min(worker.lease for worker in queue.workers) / BEATS_PER_LEASE

@@ -18,6 +18,7 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.cli.target import CrawlTarget
 from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.info import StoredFilter
+from scrapy_bloom.settings import ITEM_KEY
 from scrapy_bloom.text import get_logger
 
 logger = get_logger(__name__)
@@ -61,6 +62,9 @@ def item_maker(target: CrawlTarget, stored: StoredFilter, options: argparse.Name
     """
     scheme = stored.parameters.fingerprint
     is_plain = scheme == "bytes"  # a filter of plain strings
+    if scheme.startswith(ITEM_KEY):
+        action = f"to let all items pass again, run `scrapy bloom clear --key {stored.key} --yes`"
+        raise MismatchError(f"the filter at {stored.key!r} holds items ({scheme}), which no URL names; {action}")
     # Import a known class only: with write access to Redis, an attacker could name any class.
     if not target.has_spider and scheme == SCRAPYS_SCHEME:
         target.settings.set("REQUEST_FINGERPRINTER_CLASS", scheme, priority="cmdline")

@@ -26,7 +26,7 @@ from scrapy_bloom.cli.export import DESCRIPTION, State, layers_of, state_text
 from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import server_time
-from scrapy_bloom.filter.parameters import FORMAT
+from scrapy_bloom.filter.parameters import FORMAT, FilterParameters
 from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import plural
 from scrapy_bloom.transport.connect import run_id
@@ -79,7 +79,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
                     copy.delete(is_whole=is_whole)
             raise
     count = sum(layer.items for fields in filters for layer in layers_of(fields, time))
-    text = f"restored the filter at {target.key!r} on {target.server}, with {plural(count, 'request')}"
+    noun = FilterParameters.of_text(target.key, filters[0]["parameters"]).noun
+    text = f"restored the filter at {target.key!r} on {target.server}, with {plural(count, noun)}"
     return console.report(options, {"server": target.server, "key": target.key, "count": count}, text)
 
 

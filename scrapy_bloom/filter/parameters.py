@@ -77,6 +77,11 @@ class FilterParameters:
         parameters.verify(key, text)
         return parameters
 
+    @property
+    def noun(self) -> str:
+        """What the filter holds: requests, or items of a pipeline or of a program."""
+        return "item" if self.fingerprint.startswith(("bytes", settings.ITEM_KEY)) else "request"
+
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
@@ -155,7 +160,10 @@ class FilterParameters:
             if stored.get(name) != mine
         ]
         if differences:
+            action = f"use another key, or {START_ANEW}"
+            if self.fingerprint.startswith(settings.ITEM_KEY):
+                action = f"or start over by `scrapy bloom clear --key {key} --yes`"
             raise MismatchError(
                 f"the filter at {key!r} was made with other parameters: {'; '.join(differences)}. Use the stored "
-                f"values, use another key, or {START_ANEW}"
+                f"values, {action}"
             )

@@ -10,7 +10,7 @@ from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import WrongTypeError
 from scrapy_bloom.queue.keys import QueueKeys
-from scrapy_bloom.text import as_text
+from scrapy_bloom.text import as_text, plural
 from scrapy_bloom.transport.scripts import Script
 
 _INSPECT = Script("inspect")
@@ -92,6 +92,11 @@ class QueueState:
     def leased(self) -> int:
         """The number of leased requests."""
         return sum(worker.holds for worker in self.workers)
+
+    @property
+    def loss(self) -> str:
+        """The number of lost requests, as far as it is known."""
+        return f"at least {plural(self.lost, 'request')}" if self.lost else "an unknown number of requests"
 
     @property
     def is_empty(self) -> bool:

@@ -189,10 +189,10 @@ STATES = {
         "queue", "loss", "holds a string", lambda client, key: client.set(queue_of(key), "a"),
         others=frozenset({"dead letters", "filter"}),
     ),
-    "a lost queue": data("queue", "loss", "1 requests or more are lost", without_queue),
+    "a lost queue": data("queue", "loss", "at least 1 request lost", without_queue),
     "silent workers": data("queue", "advice", "2 requests that they hold wait for another worker", silent),
     "dead letters": data(
-        "dead letters", "loss", "1 request that no worker could read",
+        "dead letters", "loss", "1 request that workers could not read",
         lambda client, key: client.zadd(QueueKeys(queue_of(key)).dead_letters, {"a": 0}),
     ),
     "failed requests": data("dead letters", "advice", "1 failed request kept", failed),

@@ -60,7 +60,7 @@ def test_for_people(client: redis.Redis, key: str, say: Say) -> None:
     code, said, _ = say("info", "--queue", f"{key}:requests", at=f"{key}:dupefilter")
     assert code == 0
     assert re.search(r"^1 +100% +1,000 +1,000 ", said, re.MULTILINE)
-    assert "holds         1,500 of 1,000 requests" in said
+    assert "holds         1,500 of 1,000 items" in said
     assert re.search(r"^worker-1 .* d ago .* d ago +3 +silent: other workers requeue", said, re.MULTILINE)
     assert "2 pending requests, 1 dead letter, 1 failed request kept for the next run" in said
     # A quarter of the shortest lease.
@@ -80,7 +80,7 @@ def test_nothing_added(client: redis.Redis, key: str, say: Say) -> None:
     """A filter without a request is described by its memory, which its first worker has allocated, and not as empty."""
     assert "a" not in BloomFilter(client, key, capacity=1000)
     said = say("info")
-    assert (said.code, "No request was added yet. The memory is that of the first layer" in said.out) == (0, True)
+    assert (said.code, "Nothing was added yet. The memory is that of the first layer" in said.out) == (0, True)
     assert "empty" not in said.out
 
 
@@ -103,7 +103,7 @@ def test_losses(client: redis.Redis, key: str, say: Say) -> None:
     (queue,) = say("info", "--json", *place, at=f"{key}:dupefilter").report["queues"]
     assert (queue["lost"], queue["has_losses"]) == (2, True)
     client.hset(keys.crawl, mapping={"losses": 1, "lost": 7})
-    assert "9 or more requests LOST" in say("info", *place, at=f"{key}:dupefilter").out
+    assert "at least 9 requests LOST" in say("info", *place, at=f"{key}:dupefilter").out
 
 
 def test_generations(client: redis.Redis, key: str, say: Say) -> None:
@@ -116,7 +116,7 @@ def test_generations(client: redis.Redis, key: str, say: Say) -> None:
     assert (found["ttl"], found["is_new"], found["lost_shards"]) == (1000.0, False, 1)
     assert abs(client.time()[0] - found["by_layer"][0]["created"]) < 1000
     said = say("info").out
-    assert "LOST          1 shard: their pages are fetched again" in said
+    assert "LOST          1 shard: their items pass again" in said
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

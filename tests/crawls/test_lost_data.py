@@ -208,7 +208,9 @@ def test_spider_with_a_shared_filter_is_stopped(valkey: Server, key: str, tmp_pa
         waiting = client.zcard(f"{key}:queue")
         assert waiting
         (complaint,) = complaints_in(ended.log)
-        assert re.search(rf"WARNING: {waiting} requests still wait in the queue '{key}:queue', and stay", complaint)
+        assert re.search(
+            rf"WARNING: Left {waiting} requests? in the queue '{key}:queue'\. Start this spider", complaint
+        )
         assert ended.log.count(f"The filter at '{key}' is shared: ") == 1
         again = played.start("again", shared)
         until(lambda: "/held" in played.missed and len(played.missed) == 1)
@@ -253,7 +255,7 @@ def test_a_stop_under_scrapy_redis_tells_what_its_end_deletes(valkey: Server, ke
         played.moments.when(MIDDLE, lambda _: worker.process.send_signal(signal.SIGTERM))
         ended = worker.wait()
         assert (client.exists(key), client.exists(f"{key}:queue")) == (1, 0)
-    assert "are deleted, and the shared filter calls them seen: their pages are missed" in ended.log
+    assert ", but not the shared filter, so that their pages are missed" in ended.log
 
 
 # The filter is deleted, evicted or replaced half-way: no page is missed.

@@ -42,8 +42,8 @@ def test_what_waits(kind: str, persists: bool, reactor: Kind, valkey: Server, ke
         assert keys_of(client, key) == set()
     (warning,) = complaints
     told = warning.partition("WARNING: ")[2]
-    assert 0 < int(told.split()[0]) < PAGES
-    assert f"still waited in the queue '{key}:queue' are deleted" in told
+    assert 0 < int(told.split()[1]) < PAGES
+    assert f"that still waited in the queue '{key}:queue', and the filter; set" in told
     assert "SCHEDULER_PERSIST = True" in told
 
 
