@@ -14,13 +14,29 @@ from scrapy_bloom import RedisSpider
 from scrapy_bloom.pace import RESERVED, WASTED
 from tests.project.test_page_settings import settings_of
 from tests.support import command
-from tests.support.documentation import blocks, text_of
+from tests.support.documentation import EVERY_PAGE, blocks, text_of
 from tests.support.outcomes import assert_complete, assert_ended_well
 from tests.support.pages import FANOUT, star, tree
 from tests.support.scenario import OURS, scene
 from tests.support.servers import running
 from tests.support.spiders import storing, unfiltered
 from tests.support.spiders.links import LinksSpider
+
+SHELLS = ("bash", "console")
+# A server of a test has no file of settings, and `--scan` is the client's.
+REDIS_CLI = "redis-cli (?!config rewrite|--scan)"
+# Commands that are run: here, in `test_page_commands`, and those of some pages in `test_snippets`.
+RUN = (REDIS_CLI, "scrapy bloom ")
+CRAWLS = r"(start|tutorial|\.\./README)\.md: scrapy (startproject|crawl) "
+# The beginnings of the others, each with its reason.
+NOT_RUN = {
+    r"pip (install|wheel .*) path/to/|python3 -m venv |\. |cd ": "the environment; `make wheel` tests the package",
+    "make |TEST_SERVER=|python -m benchmarks": "tasks of this repository, which CI runs",
+    "docker |kubectl |curl ": "needs a platform, or its service",
+    "redis-server|redis-cli (config rewrite|--scan)": "the tests start servers of their own",
+    r"cat \w+\.jsonl": "`test_snippets` compares the pages of both files by itself",
+    "scrapy crawl news -s SCHEDULER_FLUSH_ON_START=True": "`test_snippets` starts over by it with another spider",
+}
 
 
 def shell(*pages: str, begins: str) -> list[list[str]]:
@@ -169,6 +185,13 @@ def depth_in_tree(path: str) -> int:
 def test_redis_cli() -> None:
     """The server executes the commands."""
     with running("valkey") as server, server.client(decode_responses=True) as client:
-        for _, *words in shell("backup.md", "from-others.md", "capacity.md", begins="redis-cli (?!config rewrite)"):
+        for _, *words in shell(*EVERY_PAGE, begins=REDIS_CLI):
             client.execute_command(*words)
         assert client.config_get("appendonly") == {"appendonly": "yes"}
+
+
+def test_every_command_is_run() -> None:
+    """Each line of a shell block is run by a test, or has a reason why not."""
+    found = [(page, block) for page in EVERY_PAGE for kind in SHELLS for block in blocks(page, kind)]
+    lines = [f"{page}: {line.removeprefix('$ ')}" for page, block in found for line in block.splitlines() if line]
+    assert [line for line in lines if not re.match(rf"{CRAWLS}|\S+: ({'|'.join([*RUN, *NOT_RUN])})", line)] == []

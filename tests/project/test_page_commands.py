@@ -155,5 +155,5 @@ def paths(value: object, path: str = "") -> Iterator[str]:
 def test_keys_of_json(action: str, run: Run) -> None:
     """The keys that an action prints are those of its table."""
     printed = json.loads(run(f"scrapy bloom {WITH_JSON.get(action, f'{action} news')} --json")[1])
-    rows = re.findall(r"^\| (`.*?) \|", section("docs/scripting.md", action), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", section("docs/api.md", action), re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} == {*paths(printed)}

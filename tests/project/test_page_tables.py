@@ -113,7 +113,7 @@ def test_actions() -> None:
     assert [name for name, anchor, _ in first if name != anchor] == []
     headings = re.findall(r"^## (.*)$", text("docs/commands.md"), re.MULTILINE)
     assert headings == ["Options of every action", *ACTIONS, "Server permissions"]
-    headings = re.findall(r"^### (.*)$", section("docs/scripting.md", "JSON output"), re.MULTILINE)
+    headings = re.findall(r"^### (.*)$", section("docs/api.md", "JSON output"), re.MULTILINE)
     assert headings == list(ACTIONS)
 
 
@@ -143,7 +143,7 @@ def test_options_of_actions(action: str) -> None:
 
 def test_exit_codes() -> None:
     """The exit codes on their page are those of the code and of the help, and so are the actions that answer no."""
-    codes, negative = tables("docs/scripting.md", "Exit codes of `scrapy bloom`")
+    codes, negative = tables("docs/api.md", "Exit codes of `scrapy bloom`")
     assert [int(code) for code, _ in codes] == [*ExitCode]
     helped = re.findall(r"^  (\d+): (.*)$", _HELP, re.MULTILINE)
     assert [[code, meaning.partition(";")[0]] for code, meaning in codes] == [list(each) for each in helped]
