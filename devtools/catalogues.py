@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 _TEXTS = ROOT / "build/gettext"
 _LOCALE = ROOT / "docs/locale/zh_CN"
 
+_TERMS = tomllib.loads((_LOCALE / "terms.toml").read_text(encoding="utf-8"))
+
 _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _TARGET = re.compile(r"\]\(([^)\s]+)\)|<(https?://[^>]+)>")
 _BLOCK = re.compile(r"^```(?:bash|console|dockerfile|ini|pycon|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,6 +54,8 @@ def _of_catalogues() -> Iterator[str]:
                 yield f"{page}: empty: {text}"
             elif _fixed(text) != _fixed(translation):
                 yield f"{page}: other code or links: {text}\n    {translation}"
+            elif wrong := wrong_terms(text, translation):
+                yield f"{page}: {', '.join(wrong)}: {text}\n    {translation}"
 
 
 def _of_comments() -> Iterator[str]:
@@ -65,6 +69,14 @@ def _of_comments() -> Iterator[str]:
     translated = tomllib.loads((_LOCALE / "comments.toml").read_text(encoding="utf-8")).keys()
     yield from (f"comments.toml: missing: {comment}" for comment in sorted(shown - translated))
     yield from (f"comments.toml: obsolete: {comment}" for comment in sorted(translated - shown))
+
+
+def wrong_terms(text: str, translation: str) -> list[str]:
+    """Return the terms of a text that its translation lacks, and the wrong words in the translation."""
+    words = re.sub(r"\]\([^)]*\)|<http[^>]*>", "]", _CODE.sub("", text))
+    found = [each for each in _TERMS["always"] if re.search(rf"\b{each}(?:s|es|d|ed)?\b", words, re.IGNORECASE)]
+    lacking = [each for each in found if not any(chinese in translation for chinese in _TERMS["always"][each])]
+    return lacking * (text != translation) + [word for word in _TERMS["never"] if word in translation]
 
 
 def _read(path: Path) -> Catalog:
