@@ -30,11 +30,11 @@ RUN = (REDIS_CLI, "scrapy bloom ")
 CRAWLS = r"(start|tutorial|\.\./README)\.md: scrapy (startproject|crawl) "
 # The beginnings of the others, each with its reason.
 NOT_RUN = {
-    r"pip (install|wheel .*) path/to/|python3 -m venv |\. |cd ": "the environment; `make wheel` tests the package",
+    r"pip (install|wheel .*) (path/to|\.)/|python3 -m venv |\. |cd ": "the environment; `make wheel` tests the package",
     "make |TEST_SERVER=|python -m benchmarks": "tasks of this repository, which CI runs",
     "docker |kubectl |curl ": "needs a platform, or its service",
     "redis-server|redis-cli (config rewrite|--scan)": "the tests start servers of their own",
-    r"cat \w+\.jsonl": "`test_snippets` compares the pages of both files by itself",
+    r"cat \w+\.jsonl|kill |python -m devtools\.site": "`test_snippets` does it by itself",
     "scrapy crawl news -s SCHEDULER_FLUSH_ON_START=True": "`test_snippets` starts over by it with another spider",
 }
 

@@ -37,9 +37,9 @@ WITH_DEFAULT = (
 )
 KEY = r"\{(?:<|\w+:)[^{}\n`]*\}:([a-z-]+)"
 EXIT_CODE = r"(?i)\b(?:exits with|exit code(?: is)?|(?<!status )code) (\d+)\b"
-# Of `scrapy bloom` itself, and of other programs.
+# Of every action, and of other programs.
 COMMON = {"--help", "--json", "-s", "-a"}
-FOREIGN = {"--default_lua_flags"}
+FOREIGN = {"--default_lua_flags", "--html", "--unique"}
 OF_ACTIONS = {name: {option.split()[0] for option in options_of(name)} | COMMON for name in ACTIONS}
 ALL_OPTIONS = set().union(*OF_ACTIONS.values(), FOREIGN)
 
