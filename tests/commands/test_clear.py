@@ -248,7 +248,7 @@ def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:
         assert said.returncode == 1
         assert said.stdout.splitlines() == [
             f"server: 127.0.0.1:{valkey.port}, database 3",
-            f"key: {key}: a filter, 1 layer, 448 bytes, 4 requests",
+            f"key: {key}: a filter, 1 layer, 448 bytes, 4 items",
             f"queue: {key}:queue: kept; 2 waiting, 1 leased, 1 dead letter, 1 failed, 1 worker",
             "warning: without the filter, further links to the pages of this queue are fetched again",
             "warning: live workers go on without the deleted data, and fetch pages again; stop them first",

@@ -49,7 +49,7 @@ def test_check(read_only: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.call("check", *place, FORGOTTEN) == 1
     assert command.call("info", *place) == 0
     printed = capsys.readouterr()
-    assert ("forgotten: it would be new" in printed.out, "1 request to be new again" in printed.out) == (True, True)
+    assert ("forgotten: it would be new" in printed.out, "1 item to be new again" in printed.out) == (True, True)
     assert printed.err == ""
 
 
