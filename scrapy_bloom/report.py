@@ -96,6 +96,10 @@ _REJOINS = {
         "Redis has lost the crawl of the queue %r, unless other workers presumed this one dead and ended it. This "
         "worker queues its requests again, and others may be lost" + _START_OVER
     ),
+    "ended": (
+        "Other workers presumed this one dead, and finished the crawl of the queue %r. This worker queues its requests "
+        "again, and pages may be fetched twice"
+    ),
     "flush": "The queue %r was cleared, or another worker started over with it" + _JOINS_AGAIN,
     "behind": (
         "Redis went back to an earlier state of the queue %r, by a restart from a snapshot or a failover" + _JOINS_AGAIN

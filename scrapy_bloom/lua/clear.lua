@@ -11,7 +11,7 @@ if type ~= 'none' and type ~= ARGV[3] or (crawl.id or ARGV[4]) ~= ARGV[4] then r
 local queues = call('HGET', CRAWL, 'queues')
 if type == 'list' then call('DEL', QUEUE) end
 delete_crawl(ARGV[2] == '')
-call('UNLINK', DEAD, FAILED, DEATHS)
+call('UNLINK', DEAD, FAILED, DEATHS, ENDED)
 if alive then -- they learn that the queue was not lost
   local now = format('%d', NOW)
   call('HSET', CRAWL, 'id', now, 'run', now, 'origin', 'flush', 'queues', queues or 1, 'losses', 0, 'lost', 0)

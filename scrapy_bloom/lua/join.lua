@@ -71,10 +71,10 @@ else
 end
 if known ~= '' and known ~= filter_id then filter.sweep(FILTER, known, call('HGET', FILTER, 'sizes')) end
 
--- The hash of the workers may be lost alone: their leases wait again.
+-- The hash of the workers may be lost alone: their leases wait again. The dead ones may wake up while a worker runs.
 for _, field in ipairs(call('HKEYS', CRAWL)) do
   local worker = match(field, '^@(.+)')
-  if worker and worker ~= ME and not others[worker] then
+  if worker and worker ~= ME and not others[worker] and not (next(others) and match(call('HGET', CRAWL, field), '^dead ')) then
     depart(worker)
     call('HDEL', CRAWL, field)
   end

@@ -9,6 +9,8 @@
 --             steps.lua, behind `dead ` if it was presumed so
 -- workers     hash: a registration by worker, see `parse`
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: those of its last sync, leased as well
+-- ended       hash, for an hour: of the last crawl that was finished without a loss the id, and the records of workers that were
+--             presumed dead
 -- deaths      hash: how many workers have died with a request. Such a *suspect* is leased to a worker that holds no other one
 -- failed      hash: `run score fingerprint` of each request that is kept for the next run
 -- start data that a worker has popped are members of these sets, before all requests: see `start_entry`
@@ -26,6 +28,7 @@
 local filter = load_filter()
 local FILTER, QUEUE, CRAWL, WORKERS, DEAD, FAILED, DEATHS = unpack(KEYS)
 local STEM, ME, HOUR = sub(CRAWL, 1, -6), ARGV[1], 3600000
+local ENDED = STEM .. 'ended'
 local time = call('TIME')
 local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
 

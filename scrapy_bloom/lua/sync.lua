@@ -22,7 +22,11 @@ local known, want, room, most = ARGV[2], ARGV[7] + 0, ARGV[8] + 0, ARGV[9] + 0
 local f = filter.open(FILTER, ARGV[5])
 local dead = match(record or '', '^dead (.*)')
 local fate = my and step(record, known)
-if ARGV[4] ~= crawl.id then return {'REJOIN', crawl.id and call('HGET', CRAWL, 'origin') or 'gone', news(f)} end
+if ARGV[4] ~= crawl.id then
+  local id, last = unpack(call('HMGET', ENDED, 'id', '@' .. ME))
+  local is_ended = id == ARGV[4] and step(match(last or '', '%d.*'), known)
+  return {'REJOIN', is_ended and 'ended' or crawl.id and call('HGET', CRAWL, 'origin') or 'gone', news(f)}
+end
 if not fate then return {'REJOIN', dead and step(dead, known) and 'dead' or 'behind', news(f)} end
 local leased, took = call('ZCARD', LEASES), call('ZCARD', TAKEN)
 if not f or my.held ~= leased + took then return {'REJOIN', f and 'leases' or 'filter', news(f)} end

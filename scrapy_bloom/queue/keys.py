@@ -32,6 +32,7 @@ class QueueKeys:
         dead_letters: the sorted set of dead letters.
         failed: the hash of failed requests that are kept for the next run.
         deaths: the hash of requests that workers have died with, and how many have.
+        ended: the hash that tells a worker that was presumed dead that the others have finished the crawl.
         rest: what is left of a queue that is being converted between a list and a sorted set.
         absent: a key that never exists, see `queue.lua`.
         dupefilter: the key of a filter in the queue's slot.
@@ -45,6 +46,7 @@ class QueueKeys:
         self.dead_letters = f"{stem}:dead-letter"
         self.failed = f"{stem}:failed"
         self.deaths = f"{stem}:deaths"
+        self.ended = f"{stem}:ended"
         self.rest = f"{stem}:rest"
         self.absent = f"{stem}:absent"
         self.dupefilter = f"{stem}:dupefilter"
@@ -75,7 +77,7 @@ class QueueKeys:
 
     def include(self, key: str) -> bool:
         """Return whether a key is the queue or one of its other keys."""
-        mine = (*self.of_scripts(self.queue), self.rest)
+        mine = (*self.of_scripts(self.queue), self.ended, self.rest)
         return key in mine or key.startswith((*self._of_workers, self._of_slots))
 
 

@@ -122,14 +122,15 @@ class Queue:
             [(b"", 0, page.entry.member) for page in ended if page.outcome is Outcome.DONE],
         ]
 
-    def next_leave(self, mode: str, delete: str) -> Call:
+    def next_leave(self, mode: str, delete: str, losses: int) -> Call:
         """Return the call that leaves this queue: `finished`, `stopped`, or `keep` to keep the crawl.
 
         Args:
             mode: one of these.
             delete: `1` or `0` if the first queue has decided that this one is to be deleted or not.
+            losses: those of all queues.
         """
-        return Call("leave", (self.crawl.id, mode, self._terms.max_deaths, int(self._terms.is_shared), delete))
+        return Call("leave", (self.crawl.id, mode, self._terms.max_deaths, int(self._terms.is_shared), delete, losses))
 
     @property
     def has_synced(self) -> bool:

@@ -265,11 +265,12 @@ class Worker:
 
     def _next_leaves(self) -> list[tuple[int, Call]]:
         first, others = self.queues[0], self.queues[1:]
+        losses = sum(queue.news.losses for queue in self.queues)
         if first.phase is not Phase.LEFT:
-            return [(0, first.next_leave(self._mode, ""))]
+            return [(0, first.next_leave(self._mode, "", losses))]
         delete = "1" if first.is_gone else "0"
         left = [(index, queue) for index, queue in enumerate(others, 1) if queue.phase is not Phase.LEFT]
-        return [(index, queue.next_leave(self._mode, delete)) for index, queue in left]
+        return [(index, queue.next_leave(self._mode, delete, losses)) for index, queue in left]
 
     def lose(self, index: int) -> None:
         """Note that the call to a queue has no reply, and may be executed late."""

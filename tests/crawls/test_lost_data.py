@@ -158,6 +158,29 @@ def test_leases_are_lost(valkey: Server, key: str, tmp_path: Path) -> None:
     assert ended.stats["bloomfilter/queue_losses"] == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_crawl_ends_without_a_frozen_worker(is_lost: bool, own: Server, key: str, tmp_path: Path) -> None:
+    """A worker that wakes up when the others have ended the crawl knows whether Redis has lost its data."""
+    with own.client() as client, scene(tree(PAGES), tmp_path, own.url, key) as played:
+        frozen = played.start("frozen", KIND)
+        until(lambda: len(played.site.fetched) == 12)
+        frozen.process.send_signal(signal.SIGSTOP)
+        if is_lost:
+            client.flushdb()
+        assert_complete(played, played.crawl(KIND, "other"))
+        assert 0 <= client.pttl(f"{{{key}:queue}}:ended") <= 3_600_000 or is_lost
+        frozen.process.send_signal(signal.SIGCONT)
+        ended = frozen.wait()
+        assert keys_of(client, key) == set()
+    if is_lost:
+        assert "Redis has lost the crawl" in " ".join(complaints_in(ended.log))
+        assert (ended.exit_code, ended.stats["finish_reason"]) == (1, LOST)
+    else:
+        (warning,) = complaints_in(ended.log)
+        assert "WARNING: Other workers presumed this one dead, and finished the crawl" in warning
+        assert_ended_well(ended)
+
+
 @pytest.mark.parametrize("what", ["the queue", "the queue and its audit"])
 def test_queue_is_deleted_between_two_crawls(what: str, valkey: Server, key: str, tmp_path: Path) -> None:
     """The worker that resumes a crawl tells that requests are lost, even if a killed worker is still registered."""

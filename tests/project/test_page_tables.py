@@ -101,6 +101,7 @@ def test_keys() -> None:
         of_queue.dead_letters,
         of_queue.failed,
         of_queue.deaths,
+        of_queue.ended,
         of_queue.rest,
         of_queue.of_slot("<slot>"),
     ]

@@ -7,7 +7,7 @@ from scrapy_bloom.queue.messages import Call, Joined, Offer, Orders, Others, Out
 from scrapy_bloom.queue.queue import Queue
 from scrapy_bloom.queue.worker import Worker
 from tests.queue.search.model import Model
-from tests.queue.search.scenarios import SCENARIOS, SMALL, TINY, TREE, one, scripts, spare, two
+from tests.queue.search.scenarios import DIAMOND, SCENARIOS, SMALL, TINY, TREE, one, scripts, spare, two
 from tests.queue.search.world import Scenario
 
 
@@ -210,14 +210,20 @@ MISTAKES = {
     "a frozen worker revives a dead letter": _lua(
         two(TINY, 1, ("false",), max_deaths=1), "(dead or my and my.held", "(my and my.held", seed=33
     ),
+    "a lost crawl counts as ended": _lua(
+        two(DIAMOND, 1, ("audit",)),
+        "is_ended = id == ARGV[4] and step(match(last or '', '%d.*'), known)",
+        "is_ended = true",
+        seed=29,
+    ),
     "the filter is deleted under another spider": _lua(
         Scenario(((2,), (2,), ()), ((0,), (1,)), spider=(0, 1)), "if is_shared then call", "if false then call"
     ),
     "the leases of the dead are dropped": _lua(SCENARIOS["crash"], "in_parts('ZADD', QUEUE, entries)\n", seed=30),
     "leases without a registration are forgotten": _lua(
         spare(TINY, 2, ("workers", "crash")),
-        "if worker and worker ~= ME and not others[worker] then",
-        "if false then",
+        "if worker and worker ~= ME and not others[worker] and",
+        "if false and",
         seed=3,
     ),
     "an equal request is taken twice": _lua(

@@ -54,5 +54,8 @@ MISTAKES = {
     "a worker takes many suspects": Mistake("poison/2", wrong={" or ARGV[10] ~= '1'": ""}),
     "missing leases are not noted": Mistake("evict", 63, wrong={"if r.held ~= held then": "if false then"}),
     "a shrunken queue is not noticed": Mistake("evict", 9, wrong={"if vanished > 0 then": "if false then"}),
+    "a lost crawl counts as ended": Mistake(
+        "absent", 87, wrong={"id == ARGV[4] and step(match(last or '', '%d.*'), known)": "true"}
+    ),
     "a shared filter is deleted": Mistake("shared", 2, wrong={"if is_shared then call": "if false then call"}),
 }

@@ -206,6 +206,12 @@ def _absent(plan: Plan, chance: Random) -> Plan:
     return _with("absence", number=1, is_late=True)(plan, chance)
 
 
+def _frozen(plan: Plan, chance: Random) -> Plan:
+    """A worker wakes up when the others have ended the crawl, of which the server may have lost something."""
+    plan = replace(plan, lease=1.0, workers=max(plan.workers, 2))
+    return _with("stop", "stop", *_LOSSES, number=3)(plan, chance)
+
+
 def _rollback(plan: Plan, chance: Random) -> Plan:
     """The server, or a partition, goes back in the middle of the crawl: its first acknowledgements take seconds."""
     return _with("rollback", is_late=True)(_long(plan, chance), chance)
@@ -236,6 +242,7 @@ _KINDS: dict[str, Draw] = {
     "slow": _with("slow", "lossy", is_lossy=True),
     "outage": _with("outage"),
     "stop": _with("stop"),
+    "frozen": _frozen,
     "kill": _with("kill", "kill for good"),
     "term": _with("term"),
     "mixed": _with("outage", "slow", *_OF_PROCESSES, number=4, is_lossy=True),

@@ -215,5 +215,6 @@ def scene(links: Links, directory: Path, server_url: str, key: str, delay: float
 
 
 def keys_of(client: redis.Redis, key: str) -> set[str]:
-    """Return all stored keys of a crawl."""
-    return {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}
+    """Return all stored keys of a crawl, but for the note of its end to workers that were presumed dead."""
+    found = {each.decode() for each in client.scan_iter(match=f"*{key}*", count=10_000)}
+    return {each for each in found if not each.endswith(":ended")}

@@ -4,6 +4,7 @@ The search in `tests/queue` covers the promises.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -171,12 +172,25 @@ def flushed(server: ScriptServer) -> None:
     Driven("two", in_memory(server), flush=True).work_off()
 
 
-def reaped(server: ScriptServer) -> None:
-    """Another worker presumes this one dead."""
-    other = Driven("two", in_memory(server), lease=1000)
+def reaped(server: ScriptServer, **terms: Any) -> Driven:
+    """Another worker presumes this one dead; return it."""
+    other = Driven("two", in_memory(server), lease=1000, **terms)
     other.work_off()
     server.time += 61_000_000
-    in_memory(server)("two", 0, HEARTBEAT)
+    for index in range(len(other.queues)):
+        in_memory(server)("two", index, HEARTBEAT)
+    return other
+
+
+def end(server: ScriptServer, mode: str = "finished", **terms: Any) -> None:
+    """Another worker presumes this one dead, and ends the crawl."""
+    other = reaped(server, **terms)
+    while taken := other.take(9):
+        for member in taken:
+            other.worker.finish(member)
+        other.now += SETTLING
+    other.leave(mode)
+    assert not server.call("EXISTS", KEYS.crawl)
 
 
 def lose(*names: str) -> Callable[[ScriptServer], None]:
@@ -187,6 +201,7 @@ def lose(*names: str) -> Callable[[ScriptServer], None]:
 REASONS: dict[str, Callable[[ScriptServer], None]] = {
     "flush": flushed,
     "dead": reaped,
+    "ended": end,
     "behind": lose(KEYS.workers),
     "gone": lose(KEYS.crawl),
     "leases": lose(*KEYS.of_worker("one")),
@@ -210,6 +225,80 @@ def test_a_rejoin(reason: str, driven: Driven, server: ScriptServer) -> None:
     driven.worker.finish(taken[1])  # it waits in the queue again, and is not acknowledged
     driven.work_off()
     assert taken[1] in server.call("ZRANGE", "queue", 0, -1)
+
+
+def stopped(server: ScriptServer) -> None:
+    end(server, "stopped")
+
+
+def lost_requests(server: ScriptServer) -> None:
+    """Redis loses the queue while another worker runs, which finishes the crawl."""
+    server.call("DEL", "queue")
+    end(server)
+
+
+def lost_by_another(server: ScriptServer) -> None:
+    """A worker that finds a loss leaves when the crawl is finished, and the last one has not heard of it."""
+    last, other = reaped(server), Driven("three", in_memory(server))
+    while taken := last.take(9):
+        for member in taken:
+            last.worker.finish(member)
+    last.work_off()
+    other.offer(b"c")
+    other.work_off()
+    server.call("DEL", "queue")
+    other.leave()
+    last.leave()
+    assert not server.call("EXISTS", KEYS.crawl)
+
+
+def lost_all(server: ScriptServer) -> None:
+    """Redis loses all data, and another crawl with as many calls of a worker of this name ends."""
+    server.call("DEL", *server._values)
+    namesake = Driven("one", in_memory(server))
+    for _ in range(9):
+        namesake.offer(b"a")
+        namesake.work_off()
+    end(server)
+    assert server.call("EXISTS", KEYS.ended)
+
+
+@pytest.mark.parametrize("lose", [stopped, lost_requests, lost_by_another, lost_all])
+def test_a_crawl_that_others_ended_with_a_loss(
+    lose: Callable[[ScriptServer], None], driven: Driven, server: ScriptServer
+) -> None:
+    """A worker that was presumed dead cannot know that nothing is lost."""
+    driven.offer(b"a", b"b")
+    assert driven.take() == [b"a"]
+    lose(server)
+    driven.offer(b"c")
+    assert rejoins(driven) == ["gone"]
+
+
+def test_a_crawl_that_others_ended_after_a_failover(driven: Driven, server: ScriptServer) -> None:
+    """So if the server has lost calls of the worker."""
+    driven.work_off()
+    earlier = server.copy()
+    driven.offer(b"a")
+    driven.work_off()
+    end(earlier)
+    driven._send = in_memory(earlier)
+    assert earlier.call("EXISTS", KEYS.ended)
+    driven.offer(b"b")
+    assert rejoins(driven) == ["gone"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_crawl_in_partitions_that_others_ended(is_lost: bool, server: ScriptServer) -> None:
+    """The first partition tells of a loss of the second one, too."""
+    driven = Driven("one", in_memory(server), queues=2)
+    driven.offer(*(b"%d" % number for number in range(9)))
+    driven.take()
+    if is_lost:
+        server.call("DEL", "queue1")
+    end(server, queues=2)
+    driven.step(9)
+    assert server.call("EXISTS", KEYS.ended) == 0**is_lost
 
 
 def test_start_requests_after_a_rollback(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,7 +311,7 @@ class Crawl:
             received = worker.receive(index, call, reply)
         except JoinRefusedError as error:
             raise BrokenPromiseError(f"S1: w{w} is refused: {error}") from None
-        if worker.queues[index].news.losses > losses or received.rejoin not in ("", "dead", "flush"):
+        if worker.queues[index].news.losses > losses or received.rejoin not in ("", "dead", "ended", "flush"):
             after.put(is_reported=True)
         if worker.is_stopping:
             promises.note_local(after)
@@ -337,6 +337,7 @@ class Crawl:
         for server in now.seen_servers():
             for queue in self.scenario.queues:
                 used |= {*server.call("HMGET", key(queue, "crawl"), "id", "run")}
+                used |= {server.call("HGET", key(queue, "ended"), "id")}
                 used |= {value.split(b" ")[0] for value in server.call("HGETALL", key(queue, "failed"))[1::2]}
         for w in now.alive():
             for line in now.seen_worker(w).queues:

@@ -39,18 +39,19 @@ class _Steps:
 
     def __init__(self, servers: list[ScriptServer], now: "Now", w: int, index: int, queue: str) -> None:
         self._servers, self._now, self._w, self._index = servers, now, w, index
-        self._key, self._field = key(queue, "crawl"), f"@w{w}"
+        self._keys, self._field = (key(queue, "crawl"), key(queue, "ended")), f"@w{w}"
 
     def renumber(self) -> None:
         """Replace the numbers by their ranks. A join is number 0, and the next number of all follows the last one."""
         now, w, index = self._now, self._w, self._index
-        records = [(s, r) for s in self._servers if (r := s.call("HGET", self._key, self._field))]
+        pairs = [(s, name) for s in self._servers for name in self._keys]
+        records = [(s, name, r) for s, name in pairs if (r := s.call("HGET", name, self._field))]
         seen = now.see(w).worker
         mine, pending = seen and seen.queues[index], now.see(w).pending
         late = [now.packet] if now.packet and now.packet[:2] == (w, index) else []
         calls = [call for i, call in pending if i == index] + [call for *_, call in late]
         found = {(mine._opened, 0), (mine._opened + 1, 0)} if mine else set()
-        found |= {_parsed(record) for _, record in records}
+        found |= {_parsed(record) for *_, record in records}
         for call in calls:
             if call.script == "sync":
                 found |= {_parsed(argument) for argument in call.arguments[:2]}
@@ -75,8 +76,8 @@ class _Steps:
                 return call._replace(arguments=(joins[opened], ranked(record), *others))
             return call
 
-        for server, record in records:
-            server.call("HSET", self._key, self._field, ranked(record))
+        for server, name, record in records:
+            server.call("HSET", name, self._field, ranked(record))
         if late:
             now.packet = w, index, ranked_call(late[0][2])
         is_moved = any(i != opened for opened, i in joins.items())

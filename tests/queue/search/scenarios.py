@@ -111,6 +111,7 @@ SCENARIOS = {
     "rollback, lost, small": two(SMALL, 2, ("rollback", "lost"), want=2, is_slow=True),
     "rollback, crash": spare(TINY, 2, ("rollback", "crash")),
     "rollback, false": two(TINY, 2, ("rollback", "false")),
+    **{f"false, {kind}": spare(SMALL, 2, ("false", kind)) for kind in ("flushall", "queue", "audit", "lease", "crawl")},
     "failing": spare(SMALL, failing=6, want=2),
     "failing, and another": spare(SMALL, 1, LOST, failing=2),
     "unfiltered": spare(SMALL, 1, ("lost", "crash"), want=2, unfiltered=4),
