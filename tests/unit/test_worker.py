@@ -198,7 +198,7 @@ def lose(*names: str) -> Callable[[ScriptServer], None]:
     return lambda server: server.call("DEL", *names)
 
 
-REASONS: dict[str, Callable[[ScriptServer], None]] = {
+REASONS: dict[str, Callable[[ScriptServer], object]] = {
     "flush": flushed,
     "dead": reaped,
     "ended": end,
