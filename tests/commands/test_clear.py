@@ -53,12 +53,16 @@ def fill(client: redis.Redis, key: str) -> None:
 
 
 def crawl(client: redis.Redis, key: str) -> LiveWorker:
-    """A crawl with two waiting requests, one leased and one failed request, one dead letter and one worker."""
+    """A crawl with two waiting requests, one leased and one failed request, one dead letter and one worker.
+
+    An earlier crawl has ended beside a dead worker.
+    """
     worker = LiveWorker(client, f"{key}:queue", key)
     worker.push(*(f"request {number}".encode() for number in range(4)))
     failed, _ = worker.take(2)
     worker.end(failed.member, Outcome.FAILED)
     client.zadd(worker.queue.keys.dead_letters, {"letter": 0})
+    client.hset(worker.queue.keys.ended, "id", "1")
     return worker
 
 
