@@ -12,6 +12,9 @@ from scrapy_bloom.cli.plan import make_plan
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import ERROR_RATE
 from scrapy_bloom.text import as_size
+from tests.queue.mistakes import MISTAKES
+from tests.queue.search.scenarios import SCENARIOS
+from tests.simulation.mistakes import MISTAKES as OF_CRAWLS
 from tests.support.documentation import ROOT, table, text
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
@@ -114,6 +117,14 @@ def test_links(page: str) -> None:
         path = (ROOT / page).parent / target if target else ROOT / page
         assert path.is_file(), link
         assert not anchor or anchor in anchors(str(path.resolve().relative_to(ROOT))), link
+
+
+def test_searches() -> None:
+    """The evidence has the numbers of searched crawls, and of the mistakes that the search and the simulation find."""
+    page = text("docs/evidence.md")
+    assert f"There are {len(SCENARIOS)} such crawls." in page
+    assert f"To check that, {len(MISTAKES)} wrong designs are tried" in page
+    assert f"It must find {len(OF_CRAWLS)} wrong designs." in page
 
 
 def test_figures() -> None:
