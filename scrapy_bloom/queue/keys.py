@@ -105,7 +105,7 @@ def another_count(count: int, crawl: str, stored: int) -> ConfigError:
     """Return the error for a crawl, such as "in the queue 'a'", with another number of partitions than `count`."""
     return ConfigError(
         f"BLOOMFILTER_PARTITIONS = {count}: the crawl {crawl} has {stored}; set that number, also to "
-        "delete the crawl by `scrapy bloom clear`"
+        "delete the crawl by `scrapy bloom clear SPIDER --with-queue --yes`"
     )
 
 

@@ -114,7 +114,7 @@ def test_stopped_and_resumed(valkey: Server, key: str, tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert refused.log.splitlines()[-1] == (
         f"scrapy_bloom: BLOOMFILTER_PARTITIONS = 2: the crawl in the queue '{key}:queue' has 3; set that "
-        "number, also to delete the crawl by `scrapy bloom clear`"
+        "number, also to delete the crawl by `scrapy bloom clear SPIDER --with-queue --yes`"
     )
     assert f"Resuming crawl ({waiting} requests scheduled)" in resumed.log
     assert f"Queued {len(failed)} failed requests of earlier runs again" in again.log

@@ -43,7 +43,7 @@ def links_that_hide(bloom: BloomFilter, victim: str) -> list[str]:
 
 
 def test_links_that_hide_a_page_in_one_filter_do_not_hide_it_in_the_next(client: redis.Redis, key: str) -> None:
-    """About fifteen foreign links hide a page in one filter, and in no other."""
+    """About sixteen foreign links hide a page in one filter, and in no other."""
     attacked, other = (BloomFilter(client, f"{key}:{n}", capacity=1000, cache_size=0) for n in range(2))
     links = links_that_hide(attacked, VICTIM)
     assert len(links) <= 20
