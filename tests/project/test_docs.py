@@ -49,10 +49,11 @@ def test_sizes() -> None:
     """The memory for Redis is that of `plan`, and the measured bytes of a pending request as MessagePack."""
     found = re.search(r"^Pending requests on Redis.*\n\n((?:\|.*\n)+)", text(RESULTS), re.MULTILINE)
     assert found is not None
-    (pickled, _), (pending, written) = (re.findall(r"\d+", line) for line in found[1].splitlines()[2:])
+    (pickled, with_pickles), (pending, written) = (re.findall(r"\d+", line) for line in found[1].splitlines()[2:])
     page = " ".join(text("docs/capacity.md").split())
     assert f"took {pickled} bytes of Redis as a pickle, and {pending} as" in page
-    assert f"adds some {round(int(written), -2)} bytes to the append-only file" in page
+    bytes_written, pickled_bytes = (round(int(each), -2) for each in (written, with_pickles))
+    assert f"adds some {bytes_written} bytes to the append-only file, and as a pickle some {pickled_bytes}" in page
     plans = [make_plan(FilterParameters(capacity=10**power)) for power in (6, 7, 8)]
     expected = [
         [plan["memory_bytes"] for plan in plans],
