@@ -23,7 +23,7 @@ _TERMS = tomllib.loads((_LOCALE / "terms.toml").read_text(encoding="utf-8"))
 _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _TARGET = re.compile(r"\]\(([^)\s]+)\)|<(https?://[^>]+)>")
 _BLOCK = re.compile(r"^```(?:bash|console|dockerfile|ini|pycon|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMENT = re.compile(r"(?:^|\S {2,})# (.+)$", re.MULTILINE)
+_COMMENT = re.compile(r'(?:(?:^|\S {2,})# |^""")(.+?)(?:"""$|$)', re.MULTILINE)
 
 
 def main() -> int:
