@@ -57,7 +57,8 @@ nitpick_ignore_regex = [
 ]
 
 
-# A comment or a docstring of one line in code; a heading stands at the beginning of a line, too, but its text is never that of a comment.
+# A comment or a docstring of one line in code. A heading stands at the beginning of a line, too, but its text is never
+# that of a comment.
 COMMENT = re.compile(r'^((?:.*\S {2,})?# |""")(.+?)(?="""$|$)', re.MULTILINE)
 # The pages of this section of the index are for contributors, and not in the sidebar.
 _INTERNALS = "Internals"
