@@ -448,7 +448,13 @@ class World:
         # One partition may lose what it has executed in the last seconds. A stopping worker does not wait for that.
         leads_on = not is_one or (self._synced - at <= SETTLING and self._stopped <= at and not emptied)
         kind = "flushall" if at < 0 else "rollback"
-        self._note_loss(kind, emptied, leads_on=leads_on, is_told=not is_one or bool(self.alive))
+        is_told = not is_one or any(self._can_tell(process, index) for process in self.alive)
+        self._note_loss(kind, emptied, leads_on=leads_on, is_told=is_told)
+
+    def _can_tell(self, process: Process, index: int) -> bool:
+        """Return whether a worker knows of a call that a partition has forgotten."""
+        queue, _ = keys_of(process.spider, self.plan.partitions)[index]
+        return self.places.records(queue).get(process.name) != process.worker.queues[index]._steps.record
 
     def _emptied(self) -> list[str]:
         """Return the queues of another crawl than the first ones': the workers empty them."""
