@@ -59,9 +59,9 @@ if is_flushed or is_other then
 elseif not crawl.id and (is_used or synced == '1') and (not (my or next(others)) or is_new and call('ZCARD', QUEUE) == 0) then
   note_loss(0) -- the end of a crawl removes the filter's field
 end
-local dead = match(record or '', '^dead (.*)')
+local fate, dead = match(record or '', '^(%l+) (.*)')
 local kept = step(dead or record, answered) and 1 or 0
-if kept == 1 and filter_id == known and (dead or my and my.held == held_by(ME)) then kept = 2 end
+if kept == 1 and filter_id == known and (fate == 'dead' or my and my.held == held_by(ME)) then kept = 2 end
 if filter_id then
   call('HDEL', CRAWL, '') -- for a full server
 else
@@ -74,7 +74,7 @@ if known ~= '' and known ~= filter_id then filter.sweep(FILTER, known, call('HGE
 -- The hash of the workers may be lost alone: their leases wait again. The dead ones may wake up while a worker runs.
 for _, field in ipairs(call('HKEYS', CRAWL)) do
   local worker = match(field, '^@(.+)')
-  if worker and worker ~= ME and not others[worker] and not (next(others) and match(call('HGET', CRAWL, field), '^dead ')) then
+  if worker and worker ~= ME and not others[worker] and not (next(others) and match(call('HGET', CRAWL, field), '^%l')) then
     depart(worker)
     call('HDEL', CRAWL, field)
   end

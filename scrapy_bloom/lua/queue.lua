@@ -6,7 +6,7 @@
 -- crawl       hash: id, run (when the first of its present workers started), origin (`flush` or `new`), spider, filter and
 --             queues of its workers; waiting: requests in the queue after the last script; losses, lost: how often requests
 --             have vanished, and how many; departures: registrations that ended; and `@<worker>`, the record of its calls, see
---             steps.lua, behind `dead ` if it was presumed so
+--             steps.lua, behind `dead ` if it was presumed so, or `robbed ` if leases were gone then
 -- workers     hash: a registration by worker, see `parse`
 -- leases:<w>  sorted set: requests that a worker has leased; taken:<w>: those of its last sync, leased as well
 -- ended       hash, for an hour: of the last crawl that was finished without a loss the id, and the records of workers that were
@@ -141,10 +141,12 @@ local function reap(most)
   for worker, r in pairs(others_of(ME)) do
     if r.contact + r.lease < NOW and not (my and NOW < my.back + my.lease) then
       local held = held_by(worker)
-      if r.held ~= held then note_loss(math.max(r.held - held, 0)) end
+      local is_whole = r.held == held
+      if not is_whole then note_loss(math.max(r.held - held, 0)) end
       local entries = depart(worker)
       local theirs = call('HGET', CRAWL, '@' .. worker)
-      if theirs then call('HSET', CRAWL, '@' .. worker, 'dead ' .. theirs) end -- its next sync learns why it must join again
+      -- Its next sync learns why it must join again. If leases were gone, it requeues what it holds.
+      if theirs then call('HSET', CRAWL, '@' .. worker, (is_whole and 'dead ' or 'robbed ') .. theirs) end
       dead[#dead + 1], dead[#dead + 2], dead[#dead + 3] = worker, NOW - r.contact, #entries / 2
       for i = 2, most > 0 and #entries or 0, 2 do
         if call('HINCRBY', DEATHS, entries[i], 1) >= most then

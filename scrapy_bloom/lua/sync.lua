@@ -20,7 +20,7 @@
 -- reason: the worker must join again.
 local known, want, room, most = ARGV[2], ARGV[7] + 0, ARGV[8] + 0, ARGV[9] + 0
 local f = filter.open(FILTER, ARGV[5])
-local dead = match(record or '', '^dead (.*)')
+local dead = match(record or '', '^%l+ (.*)')
 local fate = my and step(record, known)
 if ARGV[4] ~= crawl.id then
   local id, last = unpack(call('HMGET', ENDED, 'id', '@' .. ME))

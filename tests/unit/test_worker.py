@@ -227,6 +227,18 @@ def test_a_rejoin(reason: str, driven: Driven, server: ScriptServer) -> None:
     assert taken[1] in server.call("ZRANGE", "queue", 0, -1)
 
 
+def test_presumed_dead_without_its_leases(driven: Driven, server: ScriptServer) -> None:
+    """Nothing waits for it in the queue: it requeues what it holds."""
+    driven.offer(b"a", b"b")
+    assert sorted(driven.take(2)) == [b"a", b"b"]
+    driven.step()
+    lose(*KEYS.of_worker("one"))(server)
+    reaped(server)
+    driven.offer(b"link")
+    assert rejoins(driven) == ["dead"]
+    assert {*server.call("ZRANGE", "queue", 0, -1)} >= {b"a", b"b"}
+
+
 def stopped(server: ScriptServer) -> None:
     end(server, "stopped")
 
