@@ -152,9 +152,9 @@ class UniqueItemsPipeline(WaitingPipeline):
         try:
             passed = await self._pass_on(item)
         except Exception:
-            await self._call(partial(claim, [claimant, 0]))
+            await self._call(partial(claim, [claimant, 0]), is_end=True)
             raise
-        await self._call(lambda: self._filter.add(key))
+        await self._call(lambda: self._filter.add(key), is_end=True)
         return passed
 
     async def _wait_for(self, key: bytes, claim: Callable[[], Any]) -> None:
@@ -165,19 +165,24 @@ class UniqueItemsPipeline(WaitingPipeline):
             is_claimed = claim()
             return key in self._filter or (False if is_claimed else None)
 
-        since, is_seen = self._runtime.monotonic(), self._filter.is_cached(key) or None
-        while is_seen is None and (is_seen := await self._call(take)) is None:
+        since = self._runtime.monotonic()
+        while (is_seen := self._filter.is_cached(key) or await self._call(take)) is None:
             self._require_time(self._crawler, since)
             await self._runtime.pause(_PAUSE_SECONDS)
         if is_seen:
             raise RepeatedItem(f"the key {key[:200].decode()} was seen", "DEBUG")
 
-    async def _call(self, work: Callable[[], Any]) -> Any:
-        """Return the result of `work`, which calls Redis, one call at a time; wait while Redis is unreachable."""
+    async def _call(self, work: Callable[[], Any], *, is_end: bool = False) -> Any:
+        """Return the result of `work`, which calls Redis, one call at a time; wait while Redis is unreachable.
+
+        The end of a claim goes before new ones: a kill until then has a stored item be stored again.
+        """
         try:
             while True:
                 with suppress(RedisUnreachableError):
                     attempt = self._lock.run(lambda: deferred_from_coro(self._attempt(self._crawler, work)))
+                    if is_end and self._lock.waiting:
+                        self._lock.waiting.insert(0, self._lock.waiting.pop())
                     return await maybe_deferred_to_future(attempt)
         except (MismatchError, RefusedError, WrongTypeError) as error:
             self._end(self._crawler, error)

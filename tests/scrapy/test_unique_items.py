@@ -1,5 +1,6 @@
 """The keys of items: equal in all processes, different for values of different types."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator
@@ -195,6 +196,27 @@ def test_added_before_the_claim(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(unique_items, "_CLAIM", AfterAnother)
     with pytest.raises(DropItem):
         run(pipeline.process_item({"sku": "a"}))
+
+
+def test_stored_items_first(make: Make) -> None:
+    """A stored item is added before others are claimed: a kill until then has it be stored again."""
+    pipeline: Any = make("sku")
+    stored, added = list[int](), list[int]()
+
+    async def store(item: Any) -> Any:
+        stored.append(len(added))
+        return item
+
+    async def process(number: int) -> None:
+        await pipeline.process_item({"sku": number})
+        added.append(number)
+
+    async def process_all() -> None:
+        await asyncio.gather(*map(process, range(1, 10)))
+
+    pipeline._pass_on = store
+    run(process_all())
+    assert max(before - after for before, after in enumerate(stored)) <= 2
 
 
 @pytest.mark.parametrize("place", ["redis", "redis+cluster", "redis+sentinel"], indirect=True)
