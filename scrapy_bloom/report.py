@@ -97,8 +97,8 @@ _REJOINS = {
         "worker queues its requests again, and others may be lost" + _START_OVER
     ),
     "ended": (
-        "Other workers presumed this one dead, and finished the crawl of the queue %r. This worker fetches its requests "
-        "again, and the pages behind them: stop it, unless you want that"
+        "Other workers presumed this one dead, and finished the crawl of the queue %r. This worker fetches its "
+        "requests again, and the pages behind them: stop it, unless you want that"
     ),
     "flush": "The queue %r was cleared, or another worker started over with it" + _JOINS_AGAIN,
     "behind": (

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.queue.search.model import Now
 
 _LATER = 10**15
+# What may stand before the record of a worker that was presumed dead.
+_FATE = b"abcdefghijklmnopqrstuvwxyz "
 
 
 def normalize(servers: list[ScriptServer], now: "Now") -> Packet | None:
@@ -65,7 +67,8 @@ class _Steps:
 
         def ranked(record: bytes) -> bytes:
             opened, number = _parsed(record)
-            dead, rest = (b"dead ", record[5:]) if record.startswith(b"dead") else (b"", record)
+            rest = record.lstrip(_FATE)
+            dead = record.removesuffix(rest)
             return b"%b%d %d %b" % (dead, joins[opened], numbers[opened].index(number), rest.split(b" ", 2)[2])
 
         def ranked_call(call: Call) -> Call:
@@ -97,7 +100,7 @@ class _Steps:
 
 
 def _parsed(record: bytes) -> tuple[int, int]:
-    opened, number, _ = record.removeprefix(b"dead ").split(b" ", 2)
+    opened, number, _ = record.lstrip(_FATE).split(b" ", 2)
     return int(opened), int(number)
 
 
