@@ -163,8 +163,14 @@ def test_crawl_ends_without_a_frozen_worker(is_lost: bool, own: Server, key: str
     """A worker that wakes up when the others have ended the crawl knows whether Redis has lost its data."""
     with own.client() as client, scene(tree(PAGES), tmp_path, own.url, key) as played:
         frozen = played.start("frozen", KIND)
-        until(lambda: len(played.site.fetched) == 12)
-        frozen.process.send_signal(signal.SIGSTOP)
+        is_frozen = threading.Event()
+
+        def freeze(_: str) -> None:
+            frozen.process.send_signal(signal.SIGSTOP)
+            is_frozen.set()
+
+        played.moments.when(12, freeze)
+        assert is_frozen.wait(LIMIT)
         if is_lost:
             client.flushdb()
         assert_complete(played, played.crawl(KIND, "other"))
