@@ -124,7 +124,7 @@ def test_searches() -> None:
     """The evidence has the numbers of searched crawls, and of the mistakes that the search and the simulation find."""
     page = text("docs/evidence.md")
     assert f"There are {len(SCENARIOS)} such crawls." in page
-    assert f"To check that, {len(MISTAKES)} wrong designs are tried" in page
+    assert f"To check the search, {len(MISTAKES)} wrong designs are tried" in page
     assert f"It must find {len(OF_CRAWLS)} wrong designs." in page
 
 
