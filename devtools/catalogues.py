@@ -23,7 +23,8 @@ _TERMS = tomllib.loads((_LOCALE / "terms.toml").read_text(encoding="utf-8"))
 _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _TARGET = re.compile(r"\]\(([^)\s]+)\)|<(https?://[^>]+)>")
 _BLOCK = re.compile(r"^```(?:bash|console|dockerfile|ini|pycon|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMENT = re.compile(r'(?:(?:^|\S {2,})# |^""")(.+?)(?:"""$|$)', re.MULTILINE)
+# A comment or a docstring of one line, behind what stands before it.
+COMMENT = re.compile(r'^((?:.*\S {2,})?# |""")(.+?)(?="""$|$)', re.MULTILINE)
 
 
 def main() -> int:
@@ -64,7 +65,7 @@ def _of_comments() -> Iterator[str]:
         comment
         for page in (ROOT / "docs").glob("*.md")
         for block in _BLOCK.findall(page.read_text(encoding="utf-8"))
-        for comment in _COMMENT.findall(block)
+        for _, comment in COMMENT.findall(block)
     }
     translated = tomllib.loads((_LOCALE / "comments.toml").read_text(encoding="utf-8")).keys()
     yield from (f"comments.toml: missing: {comment}" for comment in sorted(shown - translated))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from devtools.catalogues import COMMENT  # noqa: E402
 
 _PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _SOURCE = _PROJECT["urls"]["Source"]
@@ -57,9 +59,6 @@ nitpick_ignore_regex = [
 ]
 
 
-# A comment or a docstring of one line in code. A heading stands at the beginning of a line, too, but its text is never
-# that of a comment.
-COMMENT = re.compile(r'^((?:.*\S {2,})?# |""")(.+?)(?="""$|$)', re.MULTILINE)
 # The pages of this section of the index are for contributors, and not in the sidebar.
 _INTERNALS = "Internals"
 
@@ -88,7 +87,7 @@ def _hide_keywords(_: Sphinx, __: str, source: list[str]) -> None:
 
 
 def _translate_comments(app: Sphinx, _: str, source: list[str]) -> None:
-    """Replace the comments in code on the Chinese site: catalogues leave code out."""
+    """Replace the comments in code on the Chinese site, since catalogues leave code out. No heading is one of them."""
     if app.config.language == "zh_CN":
         chinese = tomllib.loads((Path(app.srcdir) / "locale/zh_CN/comments.toml").read_text(encoding="utf-8"))
         source[0] = COMMENT.sub(lambda found: f"{found[1]}{chinese.get(found[2], found[2])}", source[0])

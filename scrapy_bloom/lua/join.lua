@@ -59,9 +59,9 @@ if is_flushed or is_other then
 elseif not crawl.id and (is_used or synced == '1') and (not (my or next(others)) or is_new and call('ZCARD', QUEUE) == 0) then
   note_loss(0) -- the end of a crawl removes the filter's field
 end
-local fate, dead = match(record or '', '^(%l+) (.*)')
+local ending, dead = match(record or '', '^(%l+) (.*)')
 local kept = step(dead or record, answered) and 1 or 0
-if kept == 1 and filter_id == known and (fate == 'dead' or my and my.held == held_by(ME)) then kept = 2 end
+if kept == 1 and filter_id == known and (ending == 'dead' or my and my.held == held_by(ME)) then kept = 2 end
 if filter_id then
   call('HDEL', CRAWL, '') -- for a full server
 else

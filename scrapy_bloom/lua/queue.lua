@@ -140,15 +140,15 @@ local function reap(most)
   local is_quiet, number, earliest, dead, buried = my and my.held == 0, 0, NOW, {}, {}
   for worker, r in pairs(others_of(ME)) do
     if r.contact + r.lease < NOW and not (my and NOW < my.back + my.lease) then
-      local held, fate = held_by(worker), 'dead '
+      local held, ending = held_by(worker), 'dead '
       if r.held ~= held then
         note_loss(math.max(r.held - held, 0))
-        fate = 'robbed '
+        ending = 'robbed '
       end
       local entries = depart(worker)
       local theirs = call('HGET', CRAWL, '@' .. worker)
       -- Its next sync learns why it must join again. If leases were gone, it requeues what it holds.
-      if theirs then call('HSET', CRAWL, '@' .. worker, fate .. theirs) end
+      if theirs then call('HSET', CRAWL, '@' .. worker, ending .. theirs) end
       dead[#dead + 1], dead[#dead + 2], dead[#dead + 3] = worker, NOW - r.contact, #entries / 2
       for i = 2, most > 0 and #entries or 0, 2 do
         if call('HINCRBY', DEATHS, entries[i], 1) >= most then

@@ -208,7 +208,7 @@ MISTAKES = {
         one(TREE, 1, ("lease",), want=3), "if kept == 1 and filter_id == known and", "if kept == 1 or", seed=33
     ),
     "a frozen worker revives a dead letter": _lua(
-        two(TINY, 1, ("false",), max_deaths=1), "(fate == 'dead' or my and my.held", "(my and my.held", seed=33
+        two(TINY, 1, ("false",), max_deaths=1), "(ending == 'dead' or my and my.held", "(my and my.held", seed=33
     ),
     "a lost crawl counts as ended": _lua(
         two(DIAMOND, 1, ("audit",)),
