@@ -34,9 +34,9 @@ def test_members_are_bytes(options: dict[str, Any], server: Server, key: str) ->
         assert list(client.scan_iter(f"*{key}*")) == []
 
 
-@pytest.mark.parametrize("number", [20_000])
-def test_many_requests(number: int, client: redis.Redis, key: str) -> None:
+def test_many_requests(client: redis.Redis, key: str) -> None:
     """A worker that dies with very many requests, which one call of Lua cannot take, loses none."""
+    number = 9_000  # Lua 5.1 unpacks 8,000 values at most; a script of 5 seconds would make the server refuse others
     dead = Driven.on_server(client, key, "dead", batch=number, lease=0.001)
     heir = Driven.on_server(client, key, "heir")
     members = [b"%d" % each for each in range(number)]

@@ -40,7 +40,7 @@ def assert_ended_well(*crawls: Crawl) -> None:
         assert "Traceback" not in ended.log
         # A warning in a destructor.
         assert "Exception ignored in" not in ended.log
-        assert ended.exit_code == 0
+        assert ended.exit_code == 0, complaints_in(ended.log)
         assert ended.stats["finish_reason"] == "finished"
         # Otherwise a missing page may have been taken for seen.
         assert ended.stats.get("bloomfilter/current_error_rate", 0) < 1e-8
