@@ -274,9 +274,9 @@ def crawl(crawler: Crawler, request: Request) -> None:
 
 
 def item_pipelines(crawler: Crawler) -> Collection[Any]:
-    """Return the crawl's item pipelines, or none before they exist."""
+    """Return the crawl's item pipelines, or none before they exist, or if an ITEM_PROCESSOR keeps them elsewhere."""
     scraper = getattr(_engine(crawler), "scraper", None)
-    return () if scraper is None else scraper.itemproc.middlewares
+    return getattr(getattr(scraper, "itemproc", None), "middlewares", ())
 
 
 def take_pipelines_behind(crawler: Crawler, pipeline: Any) -> Callable[[Any], Awaitable[Any]]:

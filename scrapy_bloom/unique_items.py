@@ -125,9 +125,10 @@ class UniqueItemsPipeline(WaitingPipeline):
         Raises:
             ConfigError: ITEM_PROCESSOR is not derived from Scrapy's, or there are two such pipelines.
         """
-        first, *others = (each for each in engine.item_pipelines(self._crawler) if isinstance(each, type(self)))
-        if others and first is not self:
-            raise ConfigError(f"ITEM_PIPELINES: {type(self).__qualname__} is there twice; remove one of them")
+        found = [each for each in engine.item_pipelines(self._crawler) if isinstance(each, UniqueItemsPipeline)]
+        if len(found) > 1:
+            names = " and ".join(type(each).__qualname__ for each in found)
+            raise ConfigError(f"ITEM_PIPELINES: {names} would wait for each other's items; remove all but one")
         self._pass_on = engine.take_pipelines_behind(self._crawler, self)
 
     async def process_item(self, item: Any, spider: Spider | None = None) -> Any:  # noqa: ARG002

@@ -33,7 +33,7 @@ from tests.support.spiders import numbered
 from tests.support.waiting import until
 
 NUMBERS = 10
-EARLIER, LATER = (f"{numbered.__name__}.{kind}" for kind in ("Earlier", "Later"))
+EARLIER, LATER, ANOTHER = (f"{numbered.__name__}.{kind}" for kind in ("Earlier", "Later", "Another"))
 UNIQUE = "scrapy_bloom.UniqueItemsPipeline"
 ADDON: Kind = {"ADDONS": '{"scrapy_bloom.Addon": 500}', "DUPEFILTER_CLASS": None}
 # Scrapy alone, with the pipeline.
@@ -246,10 +246,15 @@ def test_redis_refuses(own: Server, key: str, items: Items, tmp_path: Path) -> N
     [
         ({"BLOOMFILTER_ITEM_KEY": None}, "BLOOMFILTER_ITEM_KEY is not set: UniqueItemsPipeline needs the key"),
         ({"ITEM_PROCESSOR": f"{numbered.__name__}.OwnProcessor"}, "OwnProcessor': UniqueItemsPipeline needs"),
+        ({"ITEM_PIPELINES": json.dumps({UNIQUE: 1, ANOTHER: 2})}, "UniqueItemsPipeline and Another would wait"),
+        ({"ITEM_PIPELINES": json.dumps({ANOTHER: 1, UNIQUE: 2})}, "Another and UniqueItemsPipeline would wait"),
     ],
 )
 def test_refused_start(setting: Kind, text: str, played: Scene, items: Items) -> None:
-    """A crawl without a key is refused, with the setting, and so is one whose ITEM_PROCESSOR calls pipelines itself."""
+    """A crawl without a key is refused, with the setting.
+
+    So is one whose ITEM_PROCESSOR calls pipelines itself, and one with a second such pipeline, also of a subclass.
+    """
     refused = played.crawl({**items.settings(OURS), **setting})
     assert refused.exit_code == 1
     assert text in refused.log

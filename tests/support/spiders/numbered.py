@@ -78,11 +78,15 @@ class Later:
         return ["stored"]
 
 
+class Another(UniqueItemsPipeline):
+    """A subclass, which claims the same keys."""
+
+
 class OwnProcessor:
     """An ITEM_PROCESSOR that calls pipelines in its own way: none."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self.middlewares = (UniqueItemsPipeline.from_crawler(crawler),)
+        self._pipeline = UniqueItemsPipeline.from_crawler(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> "OwnProcessor":
@@ -91,11 +95,11 @@ class OwnProcessor:
 
     async def open_spider_async(self) -> None:
         """Open the pipeline."""
-        self.middlewares[0].open_spider()
+        self._pipeline.open_spider()
 
     def open_spider(self, spider: object) -> None:  # noqa: ARG002
         """Open the pipeline; Scrapy before 2.14 calls this."""
-        self.middlewares[0].open_spider()
+        self._pipeline.open_spider()
 
     async def process_item_async(self, item: Any) -> Any:
         """Pass an item."""
