@@ -27,7 +27,7 @@ from redis.exceptions import ResponseError
 from scrapy_bloom import settings
 from scrapy_bloom.cache import TwoGenerationCache
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
-from scrapy_bloom.filter.info import OTHER_KEY, Counters, FilterInfo, describe_reply, foreign_key
+from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.runtime import RUNTIME, Runtime
@@ -602,7 +602,7 @@ class BloomFilter:
             lost_id = self._id or self._lost_id
             reply = self._send(_OPEN, *new(sizes=True), int(flush), lost_id, field)
         if reply[0] == b"FOREIGN":
-            raise foreign_key(self.key, reply[1].decode())
+            raise foreign_key(self.key, reply[1].decode(), other_key=self.parameters.other_key)
         if reply[0] == b"NONE":
             if self._must_exist:
                 raise WrongTypeError(f"there is no filter at {self.key!r}: it was deleted, or no crawl has used it yet")
@@ -676,7 +676,8 @@ class BloomFilter:
             reply = retry_until(attempt, self.retry_timeout, self._runtime)
         except RefusedError as error:
             if "WRONGTYPE" in str(error):
-                raise WrongTypeError(f"the key {self.key!r} holds data that is not a filter: {OTHER_KEY}") from None
+                fault = f"the key {self.key!r} holds data that is not a filter"
+                raise WrongTypeError(f"{fault}: {self.parameters.other_key}") from None
             raise
         self.counters.round_trips += 1
         return reply

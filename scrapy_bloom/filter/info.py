@@ -8,14 +8,13 @@ from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import START_ANEW, WrongTypeError
 from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.parameters import FilterParameters
+from scrapy_bloom.filter.parameters import OTHER_KEY, FilterParameters
 from scrapy_bloom.filter.sizing import LayerSize
 from scrapy_bloom.text import as_text
 from scrapy_bloom.transport.connect import at_key
 from scrapy_bloom.transport.scripts import FILTER, Script
 
 _INFO, _PLACES = Script("info", *FILTER), Script("places", *FILTER)
-OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
 
 
 @dataclass(frozen=True)
@@ -257,17 +256,18 @@ def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place]
     return places, bool(is_forgotten)
 
 
-def foreign_key(key: str, kind: str, *, members: int = 0) -> WrongTypeError:
+def foreign_key(key: str, kind: str, *, members: int = 0, other_key: str = OTHER_KEY) -> WrongTypeError:
     """Return the error for a key that holds something other than a filter.
 
     Args:
         key: the key.
         kind: its type in Redis.
         members: the members of a SET, if they were counted.
+        other_key: how to use another key.
     """
     if kind == "set":
         return WrongTypeError(
             f"the key {key!r} holds a SET{f' of {members:,} members' if members else ''}, as scrapy-redis leaves it: "
-            f"import it by `scrapy bloom import` with the spider's name or --key, {OTHER_KEY}, or {START_ANEW}"
+            f"import it by `scrapy bloom import` with the spider's name or --key, {other_key}, or {START_ANEW}"
         )
-    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {OTHER_KEY}")
+    return WrongTypeError(f"the key {key!r} holds a {kind} that is not a filter: {other_key}")

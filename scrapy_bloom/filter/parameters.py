@@ -22,6 +22,8 @@ from scrapy_bloom.errors import START_ANEW, ConfigError, MismatchError
 from scrapy_bloom.filter import sizing
 from scrapy_bloom.text import as_number
 
+# What to do about a key that holds other data.
+OTHER_KEY = "use another key (SCHEDULER_DUPEFILTER_KEY)"
 FORMAT = 1
 SCHEME = "mmh3-x64-128 partitioned"
 # The fingerprint schemes whose items are SHA-1 already.
@@ -81,6 +83,12 @@ class FilterParameters:
     def noun(self) -> str:
         """What the filter holds: requests, or items of a pipeline or of a program."""
         return "item" if self.fingerprint.startswith(("bytes", settings.ITEM_KEY)) else "request"
+
+    @property
+    def other_key(self) -> str:
+        """What to do if the key of the filter holds other data."""
+        is_of_pipeline = self.fingerprint.startswith(settings.ITEM_KEY)
+        return "UniqueItemsPipeline has no other key: rename that one, or the spider" if is_of_pipeline else OTHER_KEY
 
     def arguments(self) -> dict[str, Any]:
         """Return the parameters as arguments of `BloomFilter`."""

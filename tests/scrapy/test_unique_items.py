@@ -159,11 +159,17 @@ def test_refused_paths(value: Any, text: str, make: Make) -> None:
 
 
 def test_foreign_data(valkey: Server, key: str, make: Make) -> None:
-    """Other data at the filter's key are refused."""
+    """Other data at the filter's key are refused, at the start and later, with advice for a key that is not set."""
     with valkey.client() as client:
         client.set(f"{key}:0:items:dupefilter", "text")
-    with pytest.raises(BloomError, match="items:dupefilter' holds a string that is not a filter"):
-        make("sku")
+        with pytest.raises(BloomError, match="items:dupefilter' holds a string that is not a filter") as refused:
+            make("sku")
+        opened = make("sku")
+        client.set(f"{key}:1:items:dupefilter", "text")
+        with pytest.raises(BloomError, match="items:dupefilter' holds data that is not a filter") as ended:
+            "a" in opened._filter  # noqa: B015
+    for error in (refused, ended):
+        assert "UniqueItemsPipeline has no other key: rename that one, or the spider" in str(error.value)
 
 
 async def pass_on(item: Any) -> Any:
