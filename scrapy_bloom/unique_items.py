@@ -40,7 +40,7 @@ _CLAIM = Script("claim")
 # Seconds until an item asks again about the claim of an equal one.
 _PAUSE_SECONDS = 0.1
 # As JSON.
-_EMPTY = ("null", '""', "[]", "{}")
+_EMPTY = ("null", "NaN", '""', "[]", "{}")
 _WITHOUT_KEY = (
     f"{ITEM_KEY} = %s: an item of the type %s lacks a value there, and passes without deduplication; set fields that "
     "all items have, or the path of a callable, which may return None for such items"

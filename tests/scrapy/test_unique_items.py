@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -107,7 +108,7 @@ def test_equal_values(make: Make) -> None:
     assert key({"sku": "käse"}) == json.dumps(["käse"]).encode()
 
 
-@pytest.mark.parametrize("value", [None, "", [], {}, ()])
+@pytest.mark.parametrize("value", [None, "", [], {}, (), math.nan])
 def test_no_value(value: Any, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """An item without a value in one of the fields has no key, and a warning says so once."""
     pipeline = make("shop, sku")
