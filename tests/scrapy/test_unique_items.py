@@ -190,6 +190,14 @@ def test_claim(client: Redis, key: str) -> None:
     assert [claim("b", 0), claim("b", 0), client.exists(key)] == [1, 1, 0]
 
 
+def test_claim_without_an_end(client: Redis, key: str) -> None:
+    """A claim that has no expiry, since PEXPIREAT was denied, keeps nobody waiting: the next claimant takes it."""
+    client.hset(key, "owner", "a")
+    assert _CLAIM.call(client, [key], ["b", 60_000]) == 1
+    assert client.hget(key, "owner") == b"b"
+    assert 59_000 < int(client.pttl(key)) <= 60_000
+
+
 def test_added_before_the_claim(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item is dropped if an equal one has passed just before the claim."""
     pipeline: Any = make("sku")
