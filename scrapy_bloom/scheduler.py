@@ -73,6 +73,7 @@ from scrapy_bloom.transport.retry import (
     disable_client_retries,
     retry_until,
 )
+from scrapy_bloom.unique_items import UniqueItemsPipeline
 
 logger = get_logger(__name__)
 
@@ -430,7 +431,13 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
 
     def _prepare_pipelines(self) -> None:
         """Let our item pipelines hold pages, and warn of others, unless the pages of lost items count as failed."""
-        for each in engine.item_pipelines(self.spider.crawler):
+        found = engine.item_pipelines(self.spider.crawler)
+        if self._config.item_key is not None and not any(isinstance(each, UniqueItemsPipeline) for each in found):
+            logger.warning(
+                "BLOOMFILTER_ITEM_KEY has no effect: ITEM_PIPELINES lacks UniqueItemsPipeline, so equal items pass. "
+                "Put 'scrapy_bloom.UniqueItemsPipeline' before the pipelines that store items, or remove the setting"
+            )
+        for each in found:
             if isinstance(each, WaitingPipeline):
                 each.hold_pages = self.hold_pages
             elif isinstance(each, pipelines.RedisPipeline) and not self._config.retry_failed:

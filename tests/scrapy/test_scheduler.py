@@ -256,6 +256,14 @@ def test_settings_without_effect(opened: Opened, caplog: pytest.LogCaptureFixtur
         assert f"{name} has no effect under BloomScheduler" in caplog.text
 
 
+def test_item_key_without_its_pipeline(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    """A project that names the key of items, and has no pipeline that reads it, is told so."""
+    opened()
+    assert "BLOOMFILTER_ITEM_KEY" not in caplog.text
+    opened(BLOOMFILTER_ITEM_KEY="url")
+    assert "BLOOMFILTER_ITEM_KEY has no effect: ITEM_PIPELINES lacks UniqueItemsPipeline" in caplog.text
+
+
 def test_without_deduplication(opened: Opened) -> None:
     """Under Scrapy's BaseDupeFilter no request is a repeat, to this worker or to another one, and none is marked."""
     one, other = (opened(DUPEFILTER_CLASS="scrapy.dupefilters.BaseDupeFilter") for _ in range(2))
