@@ -1,6 +1,6 @@
 """Where the requests of a simulated crawl are: on the server, and in its processes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from scrapy_bloom.filter.parameters import FilterParameters
@@ -73,9 +73,9 @@ class Places:
         """Return the dead letters."""
         return {page for queue, _ in self.keys for page in self.waiting(QueueKeys(queue).dead_letters)}
 
-    def stored(self) -> set[int]:
-        """Return the requests that wait, are kept, or are leased by a known or live worker."""
-        return set().union(self.kept(), *(self.stored_in(queue) for queue, _ in self.keys))
+    def stored(self, but: Collection[str] = ()) -> set[int]:
+        """Return the requests that wait, are kept, or are leased by a known or live worker, but for some queues."""
+        return set().union(self.kept(), *(self.stored_in(queue) for queue, _ in self.keys if queue not in but))
 
     def stored_in(self, queue: str) -> set[int]:
         """Return the requests that wait in a queue, or are leased from it by a known or live worker."""

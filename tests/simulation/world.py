@@ -97,6 +97,8 @@ class World:
         self._linked: Counter[int] = Counter()
         # The queue and the crawl of each join.
         self._crawls: set[tuple[str, bytes]] = set()
+        # The further queues of a crawl that was deleted in the first one.
+        self._ended: set[str] = set()
         # The crawls of workers that have synced, and are not presumed dead.
         self._works: dict[str, bytes] = {}
         # When each worker was executed last, and when it came back after more than its lease.
@@ -240,9 +242,7 @@ class World:
             leads_on: what is left leads to all that it had led to before.
             is_told: a worker must report this.
         """
-        keeps = self.places.held_by_all().union(
-            self.places.kept(), *(self.places.stored_in(queue) for queue, _ in self.places.keys if queue not in emptied)
-        )
+        keeps = self.places.held_by_all() | self.places.stored(emptied)
         if kind in ("flushall", "rollback"):  # the workers offer forgotten start requests again
             starts = (each.worker._starts for each in self.alive if not each.worker.is_stopping)
             keeps |= pages_of(offer.member for offers in starts for offer in offers)
@@ -276,7 +276,12 @@ class World:
         self.excused |= pages_of(process.worker.local) | outbox & process.links_of_local
         self.again.update(_held_by(process))
         self.interrupted.update(page for queue, _ in keys for page in self.places.leased(queue, process.name))
-        gone = self.found_pages - set(self.fetched) - self.places.stored() - self.places.held_by_all()
+        # What it had offered again is now lost with the queues that the others will empty, which they must report.
+        emptied = self._emptied() if self.has_lost else []
+        gone = self.found_pages - set(self.fetched) - self.places.stored(emptied) - self.places.held_by_all()
+        if gone & self.places.stored() - self.exempt:
+            self.witnesses += self.alive
+            self.is_reported = False
         roots = gone & outbox & set(self.site.roots[process.slot])
         roots -= {page for page in roots if self.places.is_known(b"%d" % page)}
         self.found_pages -= roots
@@ -284,15 +289,18 @@ class World:
             self.exempt |= gone - roots
 
     def _note_join(self, queue: str, crawl: bytes, origin: bytes) -> None:
-        """Note a flush."""
-        if (queue, crawl) not in self._crawls and origin == b"flush":
-            self.log(f"FLUSHED {queue}")
-            self.hits += 1
+        """Note a flush, and the end of a crawl in a partition whose leave comes too late to delete it."""
+        if (queue, crawl) not in self._crawls and (origin == b"flush" or queue in self._ended):
+            self.log(f"{'FLUSHED' if origin == b'flush' else 'REPLACED'} {queue}")
+            self.hits += origin == b"flush"
             self._begin_generation(queue)
+        self._ended.discard(queue)
         self._crawls.add((queue, crawl))
 
     def _note_deletion(self, process: Process, queue: str, crawl: bytes, mode: str) -> None:
-        """Check the deletion of a crawl in a partition."""
+        """Check the deletion of a crawl in a partition, of which the first one's comes first."""
+        others = [other for other, _ in self._keys_of(process)][1:]
+        self._ended = self._ended.union(others) if queue in QUEUES else self._ended - {queue}
         held = self.places.held_by_all(but=process) | self.places.stored()
         self.log(f"DELETED {queue}, held elsewhere: {sorted(held)}")
         working = [
