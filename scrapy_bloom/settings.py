@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -167,7 +167,6 @@ PARTITIONS = Option[int](
 # The options that describe a filter, and all, in the order of the documentation.
 OF_FILTER: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 OPTIONS = (*OF_FILTER, CACHE_SIZE, RETRY_TIMEOUT, BATCH_SIZE, LEASE, MAX_DELIVERIES, PARTITIONS)
-BY_NAME = {option.name: option for option in OPTIONS}
 SETTINGS = tuple(option.setting for option in OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
@@ -328,8 +327,7 @@ def _item_key(value: Any) -> tuple[str, ...] | Callable[[Any], Any]:
 
 
 def _refuse_unknown(settings: BaseSettings) -> None:
-    names = (*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, ITEM_KEY, SHARED_DELAY)
-    known = {name.removeprefix(PREFIX): name for name in names}
+    known = {field.name.upper(): PREFIX + field.name.upper() for field in fields(BloomSettings)}
     for name, instead in _OF_FORKS.items():
         if settings.get(name) is not None:
             raise ConfigError(f"{name}: is a setting of another package; remove it, and set {instead}")

@@ -53,9 +53,8 @@ class FilterParameters:
     hash: str = field(default=SCHEME, init=False)
 
     def __post_init__(self) -> None:
-        for name, value in self.arguments().items():
-            if name in settings.BY_NAME:
-                object.__setattr__(self, name, settings.BY_NAME[name].read(value))
+        for option in settings.OF_FILTER:
+            object.__setattr__(self, option.name, option.read(getattr(self, option.name)))
 
     @classmethod
     def of(cls, config: settings.BloomSettings, fingerprint: str = "bytes") -> Self:
