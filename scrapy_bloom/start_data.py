@@ -83,7 +83,7 @@ class StartData:
                 raise ValueError(f"next_requests does not take it by fetch_data({self._key!r}, …)")
         finally:  # scrapy-redis asks for start requests, too, when the spider is idle
             self._datum = None
-        if not number and _is_stock(self._spider, "make_request_from_data"):
+        if not number and type(self._spider).make_request_from_data is RedisMixin.make_request_from_data:
             raise ValueError("it has no url")
 
     def _fetch(self, key: str, want: int) -> Iterable[bytes]:
@@ -143,7 +143,3 @@ def bypasses_fetch_data(kind: Any) -> bool:
         read = {name for each in new & methods.keys() for name in methods[each].__code__.co_names}
         named, new = named | read, read - named
     return named.isdisjoint(("fetch_data", "next_requests"))
-
-
-def _is_stock(spider: Any, name: str) -> bool:
-    return getattr(type(spider), name) is getattr(RedisMixin, name)
