@@ -3,7 +3,6 @@
 import importlib
 import operator
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
@@ -105,7 +104,7 @@ class RequestCodec:
         queue: Any,
         keys: QueueKeys,
         note_unreadable: Callable[[], object],
-        unix_time: Callable[[], float] = time.time,
+        unix_time: Callable[[], float],
     ) -> None:
         self._queue = queue
         self._keys = keys

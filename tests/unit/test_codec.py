@@ -43,7 +43,7 @@ def test_a_higher_priority_comes_first() -> None:
 
 @pytest.mark.parametrize("priority", [decimal.Decimal("NaN"), 0.5, None, "1", float("inf")])
 def test_a_priority_that_is_no_integer_stays_in_its_process(priority: Any) -> None:
-    codec = RequestCodec(PriorityQueue(None, Spider("test"), "test"), QueueKeys("test"), lambda: None)
+    codec = RequestCodec(PriorityQueue(None, Spider("test"), "test"), QueueKeys("test"), lambda: None, lambda: 0)
     request = Request("https://a.test")
     request.priority = priority
     assert codec.encode(request, None).request is request
