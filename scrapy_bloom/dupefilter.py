@@ -191,7 +191,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
         names = getattr(getattr(unwrap(cls.request_seen), "__code__", None), "co_names", ())  # none of a property
         if "server" in names and "request_seen" not in names and ("filter" not in names or "sadd" in names):
             raise ConfigError(
-                f"DUPEFILTER_CLASS = '{cls.__module__}.{cls.__qualname__}': its own request_seen calls neither the "
+                f"DUPEFILTER_CLASS = {path_of(cls)!r}: its own request_seen calls neither the "
                 "parent's nor self.filter, but the key holds no SET for other commands; override request_fingerprint "
                 "instead, whose hash the filter stores"
             )
@@ -331,9 +331,8 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
             return str(super().request_fingerprint(request))
         made = self._fingerprinter.fingerprint(request)
         if not isinstance(made, bytes):
-            kind = type(self._fingerprinter)
             raise ConfigError(
-                f"REQUEST_FINGERPRINTER_CLASS = '{kind.__module__}.{kind.__qualname__}': its fingerprint returned "
+                f"REQUEST_FINGERPRINTER_CLASS = {path_of(type(self._fingerprinter))!r}: its fingerprint returned "
                 f"{made!r} for {request}; return bytes"
             )
         return made.hex()
@@ -414,7 +413,7 @@ class BloomRFPDupeFilter(RFPDupeFilter):  # type: ignore[misc]  # scrapy-redis h
     @cached_property
     def fingerprint_of(self) -> Callable[[Request], bytes]:
         """The function from a request to its fingerprint, chosen at the first use."""
-        label = f"DUPEFILTER_CLASS = '{type(self).__module__}.{type(self).__qualname__}': its request_fingerprint"
+        label = f"DUPEFILTER_CLASS = {path_of(type(self))!r}: its request_fingerprint"
         make = in_bytes(self.request_fingerprint, label)
         if self._has_users_code():
             return make
