@@ -15,7 +15,6 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_bloom.cli import console
-from scrapy_bloom.cli.console import duration
 from scrapy_bloom.cli.target import CrawlTarget, add_target_options
 from scrapy_bloom.filter.info import StoredFilter
 from scrapy_bloom.filter.info import sum_of as sum_of_filters
@@ -59,7 +58,7 @@ def _as_dict(found: StoredFilter) -> dict[str, Any]:
 
 def _filter_text(found: StoredFilter) -> str:
     info, parameters, noun = found.info, found.parameters, found.parameters.noun
-    ttl = f", each kept for at least {duration(parameters.ttl)}" if parameters.ttl else ""
+    ttl = f", each kept for at least {console.duration(parameters.ttl)}" if parameters.ttl else ""
     rows = [
         ("holds", f"{info.count:,} of {info.capacity:,} {noun}s{ttl}"),
         ("error rate", f"{as_error_rate(info.current_error_rate)} now, {as_error_rate(info.error_rate)} at most"),
@@ -102,9 +101,9 @@ def _queue_text(queue: QueueState) -> str:
     if not queue.workers:
         return f"{text}, no worker of BloomScheduler"
     pause = min(worker.lease for worker in queue.workers) / BEATS_PER_LEASE
-    rows = [["worker", f"last heartbeat (every {duration(pause)})", "last sync", "leases", ""]]
+    rows = [["worker", f"last heartbeat (every {console.duration(pause)})", "last sync", "leases", ""]]
     for worker in queue.workers:
         state = "silent: other workers requeue its requests" if worker.is_silent else ""
-        synced = "none" if worker.synced is None else f"{duration(worker.synced)} ago"
-        rows.append([worker.name, f"{duration(worker.silent)} ago", synced, f"{worker.holds:,}", state])
+        synced = "none" if worker.synced is None else f"{console.duration(worker.synced)} ago"
+        rows.append([worker.name, f"{console.duration(worker.silent)} ago", synced, f"{worker.holds:,}", state])
     return f"{text}\n\n{console.table(rows)}"

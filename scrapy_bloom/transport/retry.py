@@ -22,11 +22,9 @@ from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.text import get_logger
 from scrapy_bloom.transport.failures import FAULTS, advice_for, describe
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 def _are_ignored() -> bool:
-    return all(signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS)
+    return all(signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM))
 
 
 # A process may have been started with both ignored, as by nohup.
