@@ -1,4 +1,4 @@
-"""A dupefilter and its server: connection, loss of the filter, and passwords."""
+"""A dupefilter and its server: connection, and loss of the filter."""
 
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +83,3 @@ def test_filter_of_others_in_its_place(server: Server, client: redis.Redis, key:
     for _ in range(2):
         with pytest.raises(MismatchError, match="77"):
             seen(dupefilter, 2)
-
-
-# Passwords.
