@@ -8,7 +8,6 @@ import pytest
 import redis
 from redis.crc import key_slot
 from scrapy import Request
-from scrapy_redis.queue import PriorityQueue
 from scrapy_redis.scheduler import Scheduler
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, WrongTypeError
@@ -116,33 +115,6 @@ def test_request_seen_of_a_subclass(opened: Opened) -> None:
         opened(Scheduler, **in_set)
     scheduler = opened(Scheduler, **skipping)
     assert [scheduler.enqueue_request(Request("http://shop.test/1")) for _ in range(2)] == [True, False]
-
-
-class OwnKey(BloomRFPDupeFilter):
-    """A dupefilter that chooses its key."""
-
-    def __init__(self, server: Any, key: str, debug: bool = False) -> None:
-        super().__init__(server, f"{key}:second", debug)
-
-
-class OwnQueueKey(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
-    """A queue that chooses its key."""
-
-    def __init__(self, server: Any, spider: Any, key: str, serializer: Any = None) -> None:
-        super().__init__(server, spider, f"{key}:second", serializer)
-
-
-@pytest.mark.parametrize(
-    ("setting", "kind", "named"),
-    [
-        ("DUPEFILTER_CLASS", "OwnKey", "SCHEDULER_DUPEFILTER_KEY"),
-        ("SCHEDULER_QUEUE_CLASS", "OwnQueueKey", "SCHEDULER_QUEUE_KEY"),
-    ],
-)
-def test_key_that_a_class_chooses(setting: str, kind: str, named: str, opened: Opened) -> None:
-    """BloomScheduler refuses a class with another key than that of the setting."""
-    with pytest.raises(ConfigError, match=f"^{named} = .*: {kind} has the key '.*:second' instead"):
-        opened(**{setting: f"{__name__}.{kind}"})
 
 
 # The slots of a cluster.
