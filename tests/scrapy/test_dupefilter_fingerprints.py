@@ -57,14 +57,6 @@ class OverriddenDupeFilter(BloomRFPDupeFilter):
 PATH = f"{__name__}.PathFingerprinter"
 
 
-@every_way
-def test_fingerprint_is_that_of_scrapy_redis(valkey: Server, key: str, way: Way) -> None:
-    """By default the fingerprints are those in scrapy-redis's SETs."""
-    expected = RFPDupeFilter(None, key).request_fingerprint(page(1))
-    assert way(crawler_of(valkey, **{KEY: key})).request_fingerprint(page(1)) == expected
-    assert BloomRFPDupeFilter(None, key).request_fingerprint(page(1)) == expected
-
-
 @pytest.mark.parametrize("fingerprinter", ["scrapy_redis", "scrapy.utils.request.RequestFingerprinter"])
 def test_plain_urls_need_no_canonical_url(
     fingerprinter: str, valkey: Server, key: str, monkeypatch: pytest.MonkeyPatch
@@ -77,15 +69,6 @@ def test_plain_urls_need_no_canonical_url(
     for module in ("scrapy_redis.dupefilter", "scrapy.utils.request"):
         monkeypatch.delattr(f"{module}.canonicalize_url")
     assert dupefilter.fingerprint_of(page(1)) == expected
-
-
-def test_fingerprint_of_one_object(valkey: Server, client: redis.Redis, key: str) -> None:
-    """A `request_fingerprint` that is set on the object before its first request makes the fingerprints."""
-    crawler = crawler_of(valkey, **{KEY: key})
-    requests = [Request("http://shop.test/", meta={"page": each}) for each in ("1", "2", "1")]
-    for dupefilter in (BloomRFPDupeFilter.from_crawler(crawler), BloomRFPDupeFilter(client, f"{key}:other")):
-        dupefilter.request_fingerprint = lambda request: request.meta.get("page", "")  # type: ignore[method-assign]
-        assert [dupefilter.request_seen(request) for request in requests] == [False, False, True]
 
 
 @pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
