@@ -1,6 +1,5 @@
 """The order of requests of equal priority: by the minute of their arrival, and hosts take turns within it."""
 
-import decimal
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,14 +38,6 @@ def test_an_earlier_minute_comes_first() -> None:
 
 def test_a_higher_priority_comes_first() -> None:
     assert in_order([(0, "a.test/", 0), (600, "a.test/urgent", 1)])[0] == "a.test/urgent"
-
-
-@pytest.mark.parametrize("priority", [decimal.Decimal("NaN"), 0.5, None, "1", float("inf")])
-def test_a_priority_that_is_no_integer_stays_in_its_process(priority: Any) -> None:
-    codec = RequestCodec(PriorityQueue(None, Spider("test"), "test"), QueueKeys("test"), lambda: None, lambda: 0)
-    request = Request("https://a.test")
-    request.priority = priority
-    assert codec.encode(request, None).request is request
 
 
 @pytest.mark.parametrize(("queue", "expected"), [(FifoQueue, ["a", "b", "c"]), (LifoQueue, ["c", "b", "a"])])
