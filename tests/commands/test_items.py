@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from scrapy_bloom import BloomFilter, MismatchError
+from scrapy_bloom import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.settings import ITEM_KEY
 from tests.commands.conftest import Say
@@ -36,11 +36,3 @@ def test_no_urls(action: str, key: str, say: Say) -> None:
     assert said.code == 2
     assert f"holds items ({KEY % 'url'}), which no URL names" in said.err
     assert f"`scrapy bloom clear --key {key} --yes`" in said.err
-
-
-def test_another_key(bloom: BloomFilter, client: redis.Redis, key: str) -> None:
-    """Another key of items is refused, with the only way to start over."""
-    other = FilterParameters(1000, fingerprint=KEY % "isbn")
-    with pytest.raises(MismatchError, match=rf"start over by `scrapy bloom clear --key {key} --yes`$") as refused:
-        BloomFilter.with_parameters(client, bloom.key, other).add("an item")
-    assert "FLUSH" not in str(refused.value)

@@ -261,11 +261,14 @@ def test_refused_start(setting: Kind, text: str, played: Scene, items: Items) ->
     assert played.site.fetched == []
 
 
-def test_another_key(played: Scene, items: Items) -> None:
-    """A crawl with another key than the stored filter's is refused: its items would all be new."""
+def test_another_key(played: Scene, items: Items, key: str) -> None:
+    """A crawl with another key than the stored filter's is refused, with the only way to start over."""
     played.crawl(items.settings(OURS), "first")
     refused = played.crawl(items.settings(OURS, {"BLOOMFILTER_ITEM_KEY": "path"}), "second")
-    assert "BLOOMFILTER_ITEM_KEY = ('path',)\" here" in refused.log
+    line = refused.log.rstrip().splitlines()[-1]
+    assert "BLOOMFILTER_ITEM_KEY = ('path',)\" here" in line
+    assert line.endswith(f"start over by `scrapy bloom clear --key {key}:items:dupefilter --yes`")
+    assert "FLUSH" not in line
 
 
 def test_items_without_a_key(played: Scene, items: Items) -> None:
