@@ -167,7 +167,6 @@ PARTITIONS = Option[int](
 # The options that describe a filter, and all, in the order of the documentation.
 OF_FILTER: tuple[Option[Any], ...] = (CAPACITY, ERROR_RATE, EXPANSION, TTL)
 OPTIONS = (*OF_FILTER, CACHE_SIZE, RETRY_TIMEOUT, BATCH_SIZE, LEASE, MAX_DELIVERIES, PARTITIONS)
-SETTINGS = tuple(option.setting for option in OPTIONS)
 
 ALWAYS = "BLOOMFILTER_ALWAYS"
 ITEM_KEY = "BLOOMFILTER_ITEM_KEY"

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,7 @@ import scrapy_bloom
 from scrapy_bloom.cli.bloom import ACTIONS
 from scrapy_bloom.cli.console import ExitCode
 from scrapy_bloom.components import WITHOUT_EFFECT
-from scrapy_bloom.settings import (
-    _OF_FORKS,
-    ALWAYS,
-    ITEM_KEY,
-    OPTIONS,
-    RETRY_FAILED,
-    RETRY_STATUSES,
-    SETTINGS,
-    SHARED_DELAY,
-)
+from scrapy_bloom.settings import _OF_FORKS, OPTIONS, PREFIX, BloomSettings
 from tests.project.test_page_tables import options_of
 from tests.support.documentation import EVERY_PAGE, text_of
 
@@ -51,7 +43,7 @@ def sources(*packages: str) -> str:
 
 
 OF_REDIS = {*re.findall(SETTING, sources(scrapy_redis.__file__)), *vars(default_settings), *WITHOUT_EFFECT, *_OF_FORKS}
-OURS = {*SETTINGS, ALWAYS, RETRY_FAILED, RETRY_STATUSES, ITEM_KEY, SHARED_DELAY}
+OURS = {PREFIX + field.name.upper() for field in fields(BloomSettings)}
 OUR_SOURCES = sources(scrapy_bloom.__file__)
 
 

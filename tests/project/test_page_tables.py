@@ -21,7 +21,6 @@ from scrapy_bloom.settings import (
     OPTIONS,
     RETRY_FAILED,
     RETRY_STATUSES,
-    SETTINGS,
     SHARED_DELAY,
     BloomSettings,
 )
@@ -34,12 +33,12 @@ STATS = {*stats.NAMES, stats.ENQUEUED, stats.DEQUEUED}
 def test_settings() -> None:
     """Every setting has its row, by which the code reads and refuses it, with its default and the allowed values."""
     rows = {name.strip("`"): rest for name, *rest in table("docs/settings.md", "BLOOMFILTER settings")}
-    assert tuple(rows) == SETTINGS
+    assert [*rows] == [option.setting for option in OPTIONS]
     assert [*rows.values()] == [[option.default_text, option.meaning] for option in OPTIONS]
     for each, (default, _) in zip(fields(BloomSettings), rows.values(), strict=False):
         assert float(default.replace(",", "")) == (each.default or 0)
     allowed = table("docs/settings.md", "Allowed values")
-    assert allowed == [[f"`{name}`", option.allowed] for name, option in zip(SETTINGS, OPTIONS, strict=True)]
+    assert allowed == [[f"`{option.setting}`", option.allowed] for option in OPTIONS]
 
 
 def test_settings_without_a_number() -> None:

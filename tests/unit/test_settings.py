@@ -10,8 +10,9 @@ import pytest
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
 from scrapy_bloom.errors import BloomError, ConfigError
-from scrapy_bloom.settings import SETTINGS, BloomSettings, path_of
+from scrapy_bloom.settings import OPTIONS, BloomSettings, path_of
 
+SETTINGS = [option.setting for option in OPTIONS]
 CAPACITY = "BLOOMFILTER_CAPACITY"
 OF_FAILED_PAGES = {*range(500, 600), 408, 429}
 # The defaults, and other values as text.
