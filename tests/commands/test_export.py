@@ -524,13 +524,3 @@ def test_an_export_that_is_killed(path: Path, say: Say, grown: BloomFilter) -> N
     assert part.name.endswith(".part")
     assert part.stat().st_mode & 0o777 == 0o600
     assert moved(say, "export", path)["count"] == grown.info().count
-
-
-# Projects.
-
-
-def test_outside_a_project(key: str, exported: Path, say: Say) -> None:
-    """Refusals are one line, with exit code 2."""
-    for action, file, at in (("restore", exported.with_name("none"), key), ("export", exported, f"{key}:none")):
-        code, _, err = say(action, file, at=at)
-        assert (code, err.startswith("scrapy bloom: "), err.count("\n")) == (2, True, 1)
