@@ -11,7 +11,6 @@ for example:
 """
 
 import argparse
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -52,10 +51,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         part, stored = parts[partition_of(item, len(parts))]
         places, is_forgotten = part.retry(partial(look_up, target.client, stored, item))
         is_new = target.dupefilter.mark_of.is_always_new(request)
-        is_seen = any(place.is_seen for place in places) and not (is_new or is_forgotten)
+        is_seen = any(place["is_seen"] for place in places) and not (is_new or is_forgotten)
         canonical, fingerprint = canonicalize_url(request.url), item.decode(errors="replace")
         found = {"url": url, "canonical_url": canonical, "fingerprint": fingerprint, "is_seen": is_seen}
-        found |= {"is_always_new": is_new, "is_forgotten": is_forgotten, "places": [*map(asdict, places)]}
+        found |= {"is_always_new": is_new, "is_forgotten": is_forgotten, "places": places}
         checked.append(found)
     all_seen = all(each["is_seen"] for each in checked)
     report = {"key": target.key, "all_seen": all_seen, "requests": checked}

@@ -170,16 +170,6 @@ def _describe_layer(parameters: FilterParameters, size: LayerSize, count: int, c
 
 
 @dataclass(frozen=True)
-class Place:
-    """An item in one layer: its shard's key, and whether all of its bits are set. A lost shard knows nothing."""
-
-    layer: int
-    key: str
-    is_seen: bool
-    is_lost: bool
-
-
-@dataclass(frozen=True)
 class StoredFilter:
     """The filter at a key.
 
@@ -249,10 +239,16 @@ def server_time(client: Any, key: str) -> int:
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
-def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[Place], bool]:
-    """Return the item's place in each layer, oldest layer first, and whether it is forgotten."""
+def look_up(client: Any, stored: StoredFilter, item: bytes) -> tuple[list[dict[str, Any]], bool]:
+    """Return the item's place in each layer, oldest layer first, and whether it is forgotten.
+
+    A place has the key of its shard, and whether all bits of the item are set. A lost shard knows nothing.
+    """
     found, is_forgotten = _PLACES.call(client, [stored.key], [stored.id, stored.parameters.hasher(stored.secret)(item)])
-    places = [Place(int(layer), key.decode(), bool(seen), bool(lost)) for layer, key, seen, lost in found]
+    places = [
+        {"layer": int(layer), "key": key.decode(), "is_seen": bool(seen), "is_lost": bool(lost)}
+        for layer, key, seen, lost in found
+    ]
     return places, bool(is_forgotten)
 
 
