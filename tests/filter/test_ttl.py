@@ -8,21 +8,10 @@ import pytest
 import redis
 
 from scrapy_bloom.filter.bloom_filter import BloomFilter
-from scrapy_bloom.runtime import Runtime
+from tests.support.callers import Clock
 from tests.support.servers import KINDS, Server, expires_at
 
 TTL = 100.0
-
-
-class Clock(Runtime):
-    """Clocks set by tests."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    unix_time = monotonic
 
 
 def advance(client: Any, key: str, seconds: float) -> None:

@@ -33,7 +33,7 @@ class BrokenPromiseError(AssertionError):
 
 
 class Clock(Runtime):
-    """A clock that a walk sets."""
+    """A clock that a test or a walk sets."""
 
     now = 1000.0
 

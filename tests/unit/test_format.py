@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scrapy_bloom.text import LimitedWarnings, as_error_rate, as_expected_pages, as_number, as_size, plural
+from tests.support.callers import Clock
 
 
 def table(numbers: tuple[float, ...], texts: str) -> dict[float, str]:
@@ -41,19 +42,10 @@ def test_a_number_reads_back() -> None:
 logger = logging.getLogger("tests.limited")
 
 
-class Clock:
-    """A clock that tests set."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """The first warning is logged at once, and the first after a minute counts those in between."""
     clock = Clock()
-    warnings = LimitedWarnings(logger, clock)
+    warnings = LimitedWarnings(logger, clock.monotonic)
     for _ in range(150):
         warnings.warn("The filter at %r is gone", "key")
         clock.now += 1
@@ -74,7 +66,7 @@ def test_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
 def test_others_are_not_kept_back(caplog: pytest.LogCaptureFixture) -> None:
     """Each text has its own minute, regardless of its arguments."""
     clock = Clock()
-    warnings = LimitedWarnings(logger, clock)
+    warnings = LimitedWarnings(logger, clock.monotonic)
     warnings.warn("Lost %d of %d", 1, 9)
     warnings.warn("Gone")
     warnings.warn("Lost %d of %d", 2, 9)
