@@ -160,7 +160,8 @@ class RequestCodec:
             return arrival
 
     def _warn(self, request: Request, error: Exception) -> None:
-        name = _name_of(request)
+        callback = getattr(request.callback, "func", request.callback)  # of a partial
+        name = "parse" if callback is None else getattr(callback, "__qualname__", type(callback).__name__)
         if name in self._told or len(self._told) == _MAX_CALLBACKS:
             return
         self._told.add(name)
@@ -202,9 +203,3 @@ class RequestCodec:
                 exc_info=self._failures <= _MAX_TRACEBACKS,
             )
             return None
-
-
-def _name_of(request: Request) -> str:
-    """Return the name of a request's callback."""
-    callback = getattr(request.callback, "func", request.callback)  # of a partial
-    return "parse" if callback is None else getattr(callback, "__qualname__", type(callback).__name__)
