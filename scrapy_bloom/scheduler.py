@@ -330,7 +330,6 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _new_worker(self) -> Worker:
         config, starts = self._config, self._starts
         terms = Terms(
-            self.worker_name,
             config.lease,
             f"{path_of(type(self.spider))}{_WITH}{self.queue.serializer.__name__}",
             self._parameters,

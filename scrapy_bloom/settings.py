@@ -125,7 +125,9 @@ TTL = Option[float | None](
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
     # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
     least=1.0,
-    rule="be 0 (forever) or at least 1 second",
+    # Redis cannot add more than that to the present.
+    limit=math.nextafter(1e9, math.inf),
+    rule="be 0 (forever) or from 1 to 1e9 seconds",
 )
 CACHE_SIZE = Option[int](
     "cache_size", 65_536, "number of duplicates in a worker's cache, about 260 bytes each; 0: no cache"
@@ -359,7 +361,7 @@ def load_component(label: str, path: Any, example: str) -> Any:
         return load_object(path)
     except Exception as error:  # any error of the user's module
         fault = f"{label} = {path!r}: cannot be imported ({type(error).__name__}: {error})"
-        raise ConfigError(f"{fault}; set the full path of a class, as in {example!r}") from error
+        raise ConfigError(f"{fault}; set its full path, as in {example!r}") from error
 
 
 def is_a(kind: object, base: type) -> bool:

@@ -28,11 +28,10 @@ from scrapy_bloom.errors import BloomError, ConfigError, MismatchError, RefusedE
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import WaitingPipeline
-from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.report import warn_about_memory
 from scrapy_bloom.settings import ITEM_KEY, BloomSettings
 from scrapy_bloom.text import LimitedWarnings, get_logger
-from scrapy_bloom.transport.connect import connect, disconnect
+from scrapy_bloom.transport.connect import connect, disconnect, tagged
 from scrapy_bloom.transport.retry import RedisUnreachableError, retry_until
 from scrapy_bloom.transport.scripts import Script
 

@@ -34,14 +34,14 @@ from scrapy_bloom.components import way_to, without_effect
 from scrapy_bloom.errors import BloomError, RefusedError, UnavailableError
 from scrapy_bloom.pipelines import RedisPipeline
 from scrapy_bloom.queue.inspection import first_request
-from scrapy_bloom.queue.keys import FilterKey, tagged
+from scrapy_bloom.queue.keys import FilterKey
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
 from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport import failures
-from scrapy_bloom.transport.connect import evicts, is_cluster, policy
+from scrapy_bloom.transport.connect import evicts, is_cluster, policy, tagged
 from scrapy_bloom.transport.scripts import FILTER, Script
 
 T = TypeVar("T")

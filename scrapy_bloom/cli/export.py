@@ -26,8 +26,8 @@ from scrapy_bloom.errors import ConfigError, MismatchError
 from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
-from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import as_size, plural
+from scrapy_bloom.transport.connect import tagged
 
 # The last member of the zip archive, behind one for each shard.
 DESCRIPTION = "filter.json"

@@ -26,10 +26,9 @@ from scrapy_bloom.cli.target import CrawlTarget, add_parameter_options, add_targ
 from scrapy_bloom.errors import ConfigError, RefusedError, WrongTypeError
 from scrapy_bloom.filter.bloom_filter import BloomFilter
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.settings import OF_FILTER
 from scrapy_bloom.text import as_text, plural
-from scrapy_bloom.transport.connect import run_id
+from scrapy_bloom.transport.connect import run_id, tagged
 
 _BATCH = 500
 _SCHEME_OF_SETS = "scrapy-redis"

@@ -66,8 +66,7 @@ def _filter_text(found: StoredFilter) -> str:
         ("fingerprints", repr(parameters.fingerprint)),
     ]
     if info.lost_shards:
-        again = "their items pass again" if noun == "item" else "their pages are fetched again"
-        rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: {again}"))
+        rows.append(("LOST", f"{plural(info.lost_shards, 'shard')}: their {noun}s are new again"))
     if info.forgotten:
         rows.append(("forgotten", f"{plural(info.forgotten, noun)} to be new again"))
     return console.pairs(rows)

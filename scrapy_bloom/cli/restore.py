@@ -27,9 +27,8 @@ from scrapy_bloom.cli.target import CrawlTarget, Place, add_target_options
 from scrapy_bloom.errors import ConfigError, RefusedError
 from scrapy_bloom.filter.info import server_time
 from scrapy_bloom.filter.parameters import FORMAT, FilterParameters
-from scrapy_bloom.queue.keys import tagged
 from scrapy_bloom.text import plural
-from scrapy_bloom.transport.connect import run_id
+from scrapy_bloom.transport.connect import run_id, tagged
 from scrapy_bloom.transport.failures import FAULTS
 
 _DAY = 86_400_000  # ms

@@ -12,7 +12,6 @@ emptied.
 
 import math
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +31,7 @@ from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.filter.steps import Steps
 from scrapy_bloom.runtime import RUNTIME, Runtime
 from scrapy_bloom.text import LimitedWarnings, get_logger
-from scrapy_bloom.transport.connect import Client, is_cluster, require_usable
+from scrapy_bloom.transport.connect import Client, is_cluster, require_usable, tagged
 from scrapy_bloom.transport.failures import FAULTS, was_not_executed
 from scrapy_bloom.transport.held import HeldConnection, hold
 from scrapy_bloom.transport.retry import disable_client_retries, retry_until
@@ -45,15 +44,15 @@ Item = str | bytes
 _OPEN, _ALLOCATE, _DELETE, _INFO = (Script(name, *FILTER) for name in ("open", "allocate", "delete", "info"))
 _ADD, _FORGET, _CONTAINS = (Script(name, *FILTER, "steps", "call") for name in ("add", "forget", "contains"))
 _LOST = (
-    "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, and may fetch "
-    "the pages of the lost one again"
+    "The filter at %r was replaced (cleared, flushed or evicted). The crawl continues with a new filter, to which the "
+    "%ss of the lost one are new"
 )
-_LOST_SHARDS = "The filter at %r lost %d shards (evicted?). The crawl continues, and may fetch their pages again"
+_LOST_SHARDS = "The filter at %r lost %d shards (evicted?). The crawl continues, and their %ss are new again"
 _WENT_BACK = (
-    "The filter at %r lost its last additions: the server went back to an earlier state. The crawl continues, and may "
-    "fetch their pages again"
+    "The filter at %r lost its last additions: the server went back to an earlier state. The crawl continues, and "
+    "these %ss are new again"
 )
-_GIVEN_UP = "The filter at %r is lost again and again (evicted?): every request counts as new"
+_GIVEN_UP = "The filter at %r is lost again and again (evicted?): every %s counts as new"
 # A script of so many new items blocks the server for some 5 ms.
 _BATCH = 500
 _MOST_LOSSES = 3
@@ -162,7 +161,7 @@ class BloomFilter:
         self.retry_timeout = settings.RETRY_TIMEOUT.read(retry_timeout)
         require_usable(server)
         # The beginning of the names of the other keys, which chooses the slot of the hash.
-        self._tag = self.key if re.match(r"[^{]*\{[^}]+\}", self.key) else f"{{{self.key}}}"
+        self._tag = tagged(self.key)
         if is_cluster(server) and key_slot(self.key.encode()) != key_slot(self._tag.encode()):
             fault = "the unpaired brace puts this key into another cluster slot than the filter's other keys"
             raise ConfigError(f"key = {self.key!r}: {fault}; use a name without braces, or with one pair")
@@ -547,7 +546,7 @@ class BloomFilter:
             self._open(is_caller=True)
             if self._id == filter_id:
                 self._lose(_WENT_BACK, self.key)
-        self._warnings.warn(_GIVEN_UP, self.key)
+        self._warnings.warn(_GIVEN_UP, self.key, self.parameters.noun)
         return self._note_reply(call, bytes([_NEW]) * len(call.items))
 
     def _note_reply(self, call: _Numbered, reply: Any) -> set[bytes]:
@@ -665,7 +664,7 @@ class BloomFilter:
 
     def _lose(self, text: str, *arguments: object) -> None:
         self.counters.losses += 1
-        self._warnings.warn(text, *arguments)
+        self._warnings.warn(text, *arguments, self.parameters.noun)
         self._forget_cached()
 
     def _send(self, script: Script, *args: Any) -> Any:

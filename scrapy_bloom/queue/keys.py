@@ -15,6 +15,7 @@ from scrapy_redis import defaults
 from scrapy_bloom.errors import ConfigError
 from scrapy_bloom.settings import read_flag
 from scrapy_bloom.text import as_text
+from scrapy_bloom.transport.connect import tagged
 
 _KEY = "SCHEDULER_DUPEFILTER_KEY"
 
@@ -117,11 +118,6 @@ def _in_partition(key: str, number: int) -> str:
     before, brace, rest = key.partition("{")
     tag, end, after = rest.partition("}")
     return f"{before}{{{tag}{end_of_key}}}{after}" if brace and tag and end else f"{key}{end_of_key}"
-
-
-def tagged(key: str) -> str:
-    """Return the prefix of keys that a cluster keeps in the slot of `key`, unless that has an unpaired brace."""
-    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"
 
 
 def queue_name(template: str, spider: object) -> str:

@@ -235,7 +235,6 @@ class Terms:
     """What a worker's calls in all queues have in common.
 
     Attributes:
-        worker: its name, of no other process.
         lease: seconds after its last contact in which it is presumed dead.
         spider: the class path of the spider; workers of another one are refused.
         source: the filter to create if there is none.
@@ -248,7 +247,6 @@ class Terms:
         start_kind: the type of their keys: list, set or zset.
     """
 
-    worker: str
     lease: float
     spider: str
     source: FilterSource

@@ -9,11 +9,11 @@ from typing import Any
 from redis.client import NEVER_DECODE
 
 from scrapy_bloom.errors import ConfigError
-from scrapy_bloom.queue.keys import QueueKeys, tagged
+from scrapy_bloom.queue.keys import QueueKeys
 from scrapy_bloom.queue.messages import Call, Offer, Received
 from scrapy_bloom.queue.worker import Worker
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.transport.connect import is_cluster
+from scrapy_bloom.transport.connect import is_cluster, tagged
 from scrapy_bloom.transport.scripts import FILTER, Script
 
 # Failed requests that are read at once, and requests that are converted at once.

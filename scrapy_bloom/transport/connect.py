@@ -49,6 +49,11 @@ def is_cluster(client: Any) -> bool:
     return hasattr(client, "get_primaries")
 
 
+def tagged(key: str) -> str:
+    """Return the prefix of keys that a cluster keeps in the slot of `key`, unless that has an unpaired brace."""
+    return key if re.match(r"[^{]*\{[^}]+\}", key) else f"{{{key}}}"
+
+
 def at_key(client: Any, key: str) -> dict[str, Any]:
     """Return redis-py's options to address the server that has a key: another node of a cluster may be away."""
     return {"target_nodes": client.get_node_from_key(key)} if is_cluster(client) else {}

@@ -116,7 +116,7 @@ def test_generations(client: redis.Redis, key: str, say: Say) -> None:
     assert (found["ttl"], found["is_new"], found["lost_shards"]) == (1000.0, False, 1)
     assert abs(client.time()[0] - found["by_layer"][0]["created"]) < 1000
     said = say("info").out
-    assert "LOST          1 shard: their items pass again" in said
+    assert "LOST          1 shard: their items are new again" in said
 
 
 def test_in_a_project(valkey: Server, key: str, tmp_path: Path) -> None:

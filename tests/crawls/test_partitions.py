@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from devtools.crawl_process import Crawl
-from scrapy_bloom.queue.keys import partition_keys, tagged
+from scrapy_bloom.queue.keys import partition_keys
+from scrapy_bloom.transport.connect import tagged
 from tests.crawls.test_failed_pages import KEEPS
 from tests.crawls.test_items import WAITING, stored, storing_in
 from tests.support.clusters import running_cluster

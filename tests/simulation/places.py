@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from scrapy_bloom.filter.parameters import FilterParameters
-from scrapy_bloom.queue.keys import QueueKeys, partition_of, tagged
+from scrapy_bloom.queue.keys import QueueKeys, partition_of
 from scrapy_bloom.queue.messages import Load
 from scrapy_bloom.queue.queue import Queue
+from scrapy_bloom.transport.connect import tagged
 from scrapy_bloom.transport.scripts import FILTER, Script
 from tests.simulation.plan import Site
 from tests.simulation.process import QUEUES, Process, keys_of, page_of

@@ -74,7 +74,6 @@ class Process:
         self._number = 0
         self._losses = [0] * plan.partitions
         terms = Terms(
-            self.name,
             plan.lease,
             f"spider {self.spider}",
             self,

@@ -66,7 +66,7 @@ class Driven:
         **terms: Any,
     ) -> None:
         spider = terms.pop("spider", "project.Shop")
-        agreed = Terms(name, lease, spider, Source(parameters), lambda member: member, **terms)
+        agreed = Terms(lease, spider, Source(parameters), lambda member: member, **terms)
         self.name, self.now = name, 0.0
         self.queues = [Queue(agreed, flush=flush) for _ in range(agreed.queues)]
         self.worker = Worker(self.queues)

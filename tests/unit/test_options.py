@@ -16,7 +16,7 @@ ALLOWED: dict[str, Callable[[float], bool]] = {
     "capacity": lambda number: number >= 1 and float(number).is_integer(),
     "error_rate": lambda number: 1e-15 <= number < 1,
     "expansion": lambda number: number >= 0 and float(number).is_integer(),
-    "ttl": lambda number: number == 0 or number >= 1,
+    "ttl": lambda number: number == 0 or 1 <= number <= 1e9,
     "cache_size": lambda number: number >= 0 and float(number).is_integer(),
     "retry_timeout": lambda number: number >= 0,
     "batch_size": lambda number: 1 <= number <= 1000 and float(number).is_integer(),
@@ -31,7 +31,7 @@ FOR_NONE = {"ttl"}
 # The limits, and their neighbours.
 EDGES = [
     edge
-    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 1024.0, 86_400.0)
+    for limit in (0.0, 1e-15, 0.1, 1.0, 2.0, 1000.0, 1001.0, 1024.0, 86_400.0, 1e9)
     for edge in (limit, math.nextafter(limit, -1), math.nextafter(limit, math.inf), -limit)
 ]
 

@@ -61,10 +61,9 @@ class Model:
             self._things.append(thing)
         return number
 
-    def new_worker(self, w: int, *, flush: bool = False) -> Worker:
+    def new_worker(self, *, flush: bool = False) -> Worker:
         s = self.scenario
         terms = Terms(
-            f"w{w}",
             LEASE / 1000,
             "spider",
             self.source,

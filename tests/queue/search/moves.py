@@ -113,7 +113,7 @@ class Crawl:
     # Processes.
 
     def _fresh(self, w: int, *, flush: bool = False) -> Process:
-        worker = self.model.new_worker(w, flush=flush)
+        worker = self.model.new_worker(flush=flush)
         for page in self.scenario.roots[w]:
             self.model.offer(worker, page, is_start=True)
         return Process("alive", worker)
