@@ -60,7 +60,7 @@ from scrapy_bloom.report import (
     warn_about_memory,
 )
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, path_of, read_flag
+from scrapy_bloom.settings import BloomSettings, is_copy, path_of, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
 from scrapy_bloom.stats import guard_stats
 from scrapy_bloom.text import as_text, get_logger, plural
@@ -439,7 +439,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for each in found:
             if isinstance(each, WaitingPipeline):
                 each.hold_pages = self.hold_pages
-            elif isinstance(each, pipelines.RedisPipeline) and not self._config.retry_failed:
+            elif is_copy(type(each), pipelines.RedisPipeline, "_process_item") and not self._config.retry_failed:
                 logger.warning(
                     "ITEM_PIPELINES: %s.%s loses the items of an outage of Redis, whose pages count as done. Derive it "
                     "from scrapy_bloom.RedisPipeline, whose items wait",

@@ -369,6 +369,15 @@ def is_a(kind: object, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
 
 
+def is_copy(kind: object, original: type, method: str) -> bool:
+    """Return whether the value of a setting derives from a class of this name with this method.
+
+    Projects have copies of scrapy-redis in their trees, whose classes behave as the originals.
+    """
+    bases = getattr(kind, "__mro__", ())
+    return any(base.__name__ == original.__name__ and method in vars(base) for base in bases)
+
+
 def path_of(kind: type) -> str:
     """Return the path of a class, by which other processes know it.
 

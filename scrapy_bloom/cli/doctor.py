@@ -37,7 +37,7 @@ from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, load_setting
+from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, is_copy, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport import failures
@@ -217,7 +217,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
     level, then = (advice, ": the next run fetches their pages again") if crawl.retries else (loss, "")
     for path in [each for each, order in given.items() if order is not None]:
         kind = or_none(partial(load_object, path))
-        if is_a(kind, pipelines.RedisPipeline) and not is_a(kind, RedisPipeline):
+        if is_copy(kind, pipelines.RedisPipeline, "_process_item") and not is_a(kind, RedisPipeline):
             action = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
             yield level(f"ITEM_PIPELINES: {path}", f"it loses the items of an outage of Redis{then}", action)
     yield "none of scrapy-redis's, which lose the items of an outage"

@@ -166,6 +166,9 @@ STATES = {
     "scrapy-redis's items": mistake(
         "item pipelines", "loss", "loses the items", ITEM_PIPELINES={"scrapy_redis.pipelines.RedisPipeline": 1}
     ),
+    "the items of a copy of scrapy-redis": mistake(
+        "item pipelines", "loss", "loses the items", ITEM_PIPELINES={"tests.support.vendored.CopiedPipeline": 1}
+    ),
     "the same with retries": mistake(
         "item pipelines", "advice", "the next run fetches their pages again",
         ITEM_PIPELINES={"scrapy_redis.pipelines.RedisPipeline": 1}, BLOOMFILTER_RETRY_FAILED=True,

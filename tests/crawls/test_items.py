@@ -37,7 +37,6 @@ def piping(path: str) -> Kind:
 
 
 WAITING = piping("scrapy_bloom.RedisPipeline")
-STOCK = piping(f"{pipelines.__name__}.StockPipeline")
 PAUSES = "the item pipeline pauses"
 
 
@@ -69,17 +68,21 @@ def test_redis_killed(reactor: Kind, durable: Server, key: str, tmp_path: Path) 
     assert_ended_well(ended)
 
 
+@pytest.mark.parametrize("name", ["StockPipeline", "CopiedPipeline"])
 def test_redis_killed_beside_the_stock_pipeline(
-    durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, durable: Server, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The control: scrapy-redis's pipeline loses items of pages that count as done, and a warning says so."""
+    """The control: scrapy-redis's pipeline loses items of pages that count as done, and a warning says so.
+
+    A copy of it in the project loses them as well.
+    """
     with scene(tree(PAGES), tmp_path, durable.url, key) as played, durable.client() as client:
         played.moments.when(MIDDLE, lambda _: durable.kill())
-        worker = played.start("worker", storing_in(played, key, OURS, STOCK))
+        worker = played.start("worker", storing_in(played, key, OURS, piping(f"{pipelines.__name__}.{name}")))
         until(lambda: "Error processing" in played.log("worker"))
         durable.start()
         ended = worker.wait()
-        assert f"ITEM_PIPELINES: {pipelines.__name__}.StockPipeline loses the items of an outage" in ended.log
+        assert f"ITEM_PIPELINES: {pipelines.__name__}.{name} loses the items of an outage" in ended.log
         assert played.missed == set()
         lost = set(played.site.links) - set(stored(client, key))
         assert lost

@@ -8,19 +8,29 @@ from scrapy.exceptions import DropItem
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_redis import pipelines
 
+from tests.support import vendored
 
-class StockPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
-    """scrapy-redis's pipeline, called in the way of which no version of Scrapy warns."""
+
+class _Awaiting:
+    """A pipeline that is called in the way of which no version of Scrapy warns."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        self: Self = super().from_crawler(crawler)
+        self: Any = super().from_crawler(crawler)  # type: ignore[misc]  # the pipeline's
         self._crawler = crawler
-        return self
+        return self  # type: ignore[no-any-return]  # as above
 
-    async def process_item(self, item: Any, spider: object = None) -> Any:
+    async def process_item(self: Any, item: Any, spider: object = None) -> Any:
         """Store an item in a thread; Scrapy before 2.14 requires the parameter `spider`."""
-        return await maybe_deferred_to_future(super().process_item(item, spider or self._crawler.spider))
+        return await maybe_deferred_to_future(super().process_item(item, spider or self._crawler.spider))  # type: ignore[misc]  # as above
+
+
+class StockPipeline(_Awaiting, pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types
+    """scrapy-redis's pipeline."""
+
+
+class CopiedPipeline(_Awaiting, vendored.CopiedPipeline):  # type: ignore[misc]  # as above
+    """That of a project with a copy of scrapy-redis."""
 
 
 class FailingPipeline(pipelines.RedisPipeline):  # type: ignore[misc]  # scrapy-redis has no types

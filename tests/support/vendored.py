@@ -1,4 +1,4 @@
-"""Schedulers of projects with a copy of scrapy-redis's, and with dupefilters of their own."""
+"""Classes of projects with a copy of scrapy-redis, and schedulers with dupefilters of their own."""
 
 from importlib.util import find_spec, module_from_spec
 from typing import Any
@@ -6,13 +6,18 @@ from typing import Any
 from scrapy_redis import scheduler
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-_spec = find_spec(scheduler.__name__)
-assert _spec is not None
-assert _spec.loader is not None
-_copy: Any = module_from_spec(_spec)
-_spec.loader.exec_module(_copy)
 
-CopiedScheduler: Any = _copy.Scheduler
+def _copy_of(module: str) -> Any:
+    spec = find_spec(f"scrapy_redis.{module}")
+    assert spec is not None
+    assert spec.loader is not None
+    copy = module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+CopiedScheduler: Any = _copy_of("scheduler").Scheduler
+CopiedPipeline: Any = _copy_of("pipelines").RedisPipeline
 
 
 class _WithSet:
