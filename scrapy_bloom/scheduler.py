@@ -91,6 +91,7 @@ _REST_SECONDS = 1.0
 _WAIT_SECONDS = 1.2
 # Start data that are logged with a traceback.
 _MAX_TRACEBACKS = 3
+_POPS = "The spider %r pops its start URLs by itself, since %s: a killed worker loses those that it has just taken. %s"
 # Between the class of the spider and its serializer in a registration.
 _WITH = " with "
 
@@ -309,6 +310,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Return the start data of scrapy-redis's spiders, unless the spider pops them by itself."""
         spider = self.spider
         if not isinstance(spider, RedisMixin):
+            if is_copy(type(spider), RedisMixin, "next_requests"):
+                way = "Derive it from scrapy_bloom.RedisSpider or RedisCrawlSpider"
+                logger.warning(_POPS, spider.name, "its RedisMixin is a copy of scrapy-redis's", way)
             return None
         why = why_it_pops(spider)
         if why is None and place_of(spider) != place_of(self):
@@ -319,11 +323,11 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 require_slot_of_start(self.queue_keys, key, spider.name)
             return starts
         logger.warning(
-            "The spider %r pops its start URLs by itself, since %s: a killed worker loses those that it has just "
-            "taken. Let setup_redis call super().setup_redis(crawler), and next_requests iterate over "
-            "self.fetch_data(self.redis_key, self.redis_batch_size)",
+            _POPS,
             spider.name,
             why,
+            "Let setup_redis call super().setup_redis(crawler), and next_requests iterate over "
+            "self.fetch_data(self.redis_key, self.redis_batch_size)",
         )
         return None
 

@@ -208,6 +208,10 @@ def spider(crawl: Crawl) -> Findings:
     if crawl.leases and is_a(crawl.spider, RedisMixin) and bypasses_fetch_data(crawl.spider):
         action = "iterate over self.fetch_data(self.redis_key, self.redis_batch_size) in its next_requests"
         yield loss(f"{path} pops its start URLs", "a dead worker loses the popped ones", action)
+    elif crawl.leases and not crawl.is_fed and is_copy(crawl.spider, RedisMixin, "next_requests"):
+        action = "derive it from scrapy_bloom.RedisSpider or RedisCrawlSpider"
+        harm = "a dead worker loses the start URLs that it has popped"
+        yield loss(f"{path} derives from a copy of scrapy-redis's RedisMixin", harm, action)
     yield path
 
 
@@ -226,7 +230,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
 def stats_collector(crawl: Crawl) -> Findings:
     """Check that the stats, which Scrapy counts for each page, need no server."""
     text, action = (crawl.show("STATS_CLASS"), "remove it; `scrapy bloom info --json` has the crawl's numbers")
-    if is_a(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector):
+    if is_copy(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector, "inc_value"):
         harm = "it calls Redis for each stat of a page, which blocks the crawl, and misses those of an outage"
         yield advice(text, harm, action)
     yield text

@@ -163,6 +163,7 @@ STATES = {
         "scheduler", "loss", "requests are lost at Ctrl-C", SCHEDULER="scrapy_redis.scheduler.Scheduler"
     ),
     "own next_requests": mistake("spider", "loss", "iterate over self.fetch_data", "hasty"),
+    "a copy of scrapy-redis's spider": mistake("spider", "loss", "derive it from scrapy_bloom.RedisSpider", "copying"),
     "scrapy-redis's items": mistake(
         "item pipelines", "loss", "loses the items", ITEM_PIPELINES={"scrapy_redis.pipelines.RedisPipeline": 1}
     ),
@@ -175,6 +176,9 @@ STATES = {
     ),
     "stats in Redis": mistake(
         "stats collector", "advice", "blocks the crawl", STATS_CLASS="scrapy_redis.stats.RedisStatsCollector"
+    ),
+    "stats of a copy of scrapy-redis": mistake(
+        "stats collector", "advice", "blocks the crawl", STATS_CLASS="tests.support.vendored.CopiedStats"
     ),
     "flush": mistake("flush", "loss", "each starting worker deletes", SCHEDULER_FLUSH_ON_START=True),
     # The filter.

@@ -19,6 +19,7 @@ from scrapy_bloom.start_data import data_of
 from scrapy_bloom.transport.retry import RedisUnreachableError
 from tests.support.outcomes import number_kept
 from tests.support.servers import Server
+from tests.support.vendored import CopiedSpider
 
 
 class MixedSpider(spiders.RedisMixin, Spider):  # type: ignore[misc]  # scrapy-redis has no types
@@ -231,6 +232,18 @@ def test_not_taken(crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
     assert crawled.urls() == []
     assert crawled.left() == ([], 0, [b"http://a"])
     assert f"does not take it by fetch_data('{crawled.start}', " in caplog.text
+
+
+def test_copied_class(crawled: Crawled, caplog: pytest.LogCaptureFixture) -> None:
+    """A spider of a project with a copy of scrapy-redis pops its start URLs, and a warning names our classes."""
+    spider = crawled.open(CopiedSpider)
+    (told,) = warnings_of(caplog)
+    assert "since its RedisMixin is a copy of scrapy-redis's: " in told
+    assert "scrapy_bloom.RedisSpider" in told
+    crawled.client.rpush(crawled.start, '{"url": "http://a"}')
+    assert [request.url for request in spider.next_requests()] == ["http://a"]
+    assert crawled.waiting == []
+    spider.server.close()
 
 
 def popping(self: Any) -> Iterator[Request]:

@@ -18,6 +18,8 @@ def _copy_of(module: str) -> Any:
 
 CopiedScheduler: Any = _copy_of("scheduler").Scheduler
 CopiedPipeline: Any = _copy_of("pipelines").RedisPipeline
+CopiedSpider: Any = _copy_of("spiders").RedisSpider
+CopiedStats: Any = _copy_of("stats").RedisStatsCollector
 
 
 class _WithSet:

@@ -8,6 +8,7 @@ from scrapy.settings import BaseSettings
 from scrapy_redis.queue import PriorityQueue
 
 from scrapy_bloom import BloomRFPDupeFilter, BloomScheduler, RedisSpider
+from tests.support.vendored import CopiedSpider
 
 
 class ShopSpider(scrapy.Spider):
@@ -69,6 +70,12 @@ class HastySpider(RedisSpider):
     def next_requests(self) -> Iterator[scrapy.Request]:
         """Pop one."""
         yield scrapy.Request(self.server.lpop(self.redis_key).decode())
+
+
+class CopyingSpider(CopiedSpider):  # type: ignore[misc]  # as above
+    """A spider of a copy of scrapy-redis."""
+
+    name = "copying"
 
 
 class Hosts(PriorityQueue):  # type: ignore[misc]  # scrapy-redis has no types
