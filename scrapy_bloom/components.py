@@ -10,7 +10,7 @@ from typing import Any, cast
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.settings import BaseSettings, default_settings
 from scrapy_redis import defaults
-from scrapy_redis.queue import FifoQueue, LifoQueue, PriorityQueue
+from scrapy_redis.queue import Base, FifoQueue, LifoQueue, PriorityQueue
 
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter
 from scrapy_bloom.errors import ConfigError
@@ -115,10 +115,12 @@ def require_queue(path: Any) -> type[Any]:
     kind: Any = load_component("SCHEDULER_QUEUE_CLASS", path or default, default)
     parent = next((each for each in _QUEUES if is_a(kind, each)), None)
     if parent is None:
+        stock = "SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"
+        keeper = stock if is_a(kind, Base) else "the SCHEDULER that it was written for"
         raise ConfigError(
             f"SCHEDULER_QUEUE_CLASS = {path!r}: BloomScheduler leases requests from a sorted set, by their scores; set "
             f"{default!r}, or FifoQueue or LifoQueue of the same module for the order of their arrival, or keep this "
-            "class with SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"
+            f"class with {keeper}"
         )
     require_methods("SCHEDULER_QUEUE_CLASS", path, kind, parent, _OF_QUEUES)
     return cast("type[Any]", kind)

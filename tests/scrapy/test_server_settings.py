@@ -1,6 +1,7 @@
 """The settings of the connection, and the refusal of invalid ones, without a password."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from scrapy_redis.queue import PriorityQueue
 
 from scrapy_bloom import BloomError, BloomRFPDupeFilter, ConfigError
 from scrapy_bloom.addon import Addon
+from scrapy_bloom.components import require_queue
 from scrapy_bloom.errors import RefusedError
 from scrapy_bloom.settings import BloomSettings
 from scrapy_bloom.transport.connect import FromUrl, connect
@@ -178,6 +180,19 @@ def test_refused_by_a_crawl(begin: str, settings: Settings, valkey: Server, key:
     with pytest.raises(BloomError) as refusal:
         open_scheduler({"ADDONS": {"scrapy_bloom.Addon": 500}, **settings})
     assert str(refusal.value).startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("name", "keeping"),
+    [
+        ("scrapy_redis.queue.Base", "keep this class with SCHEDULER = 'scrapy_redis.scheduler.Scheduler'"),
+        (f"{__name__}.Raising", "keep this class with the SCHEDULER that it was written for"),
+    ],
+)
+def test_keeping_a_queue(name: str, keeping: str) -> None:
+    """A foreign queue is advised to stay with a scheduler that can build it."""
+    with pytest.raises(ConfigError, match=re.escape(keeping)):
+        require_queue(name)
 
 
 def open_scheduler(settings: dict[str, object]) -> None:
