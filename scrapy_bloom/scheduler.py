@@ -37,7 +37,7 @@ from scrapy_bloom.components import (
     without_effect,
 )
 from scrapy_bloom.dupefilter import BloomRFPDupeFilter, share_delay
-from scrapy_bloom.errors import BloomError, ConfigError
+from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
 from scrapy_bloom.filter.info import Counters, FilterInfo, describe_reply, foreign_key, read_filter, sum_of
 from scrapy_bloom.filter.parameters import FilterParameters
 from scrapy_bloom.pipelines import WaitingPipeline
@@ -65,7 +65,7 @@ from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
 from scrapy_bloom.stats import guard_stats
 from scrapy_bloom.text import as_text, get_logger, plural
 from scrapy_bloom.transport.connect import RedisSettings, connect, disconnect, is_cluster
-from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of
+from scrapy_bloom.transport.failures import FAULTS, caught_error, cause_of, describe
 from scrapy_bloom.transport.retry import (
     LAST_TRY_SECONDS,
     CircuitBreaker,
@@ -374,6 +374,8 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         self._unfolding: deque[tuple[bytes, Iterator[Request]]] = deque()
         for part, name in [*((self.queue, call) for call in CALLS), (self.df, "request_seen")]:
             setattr(part, name, partial(self._refuse_call, f"{type(part).__name__}.{name}"))
+        if type(self).enqueue_request is not BloomScheduler.enqueue_request:
+            setattr(self, "enqueue_request", partial(self._enqueue_by, self.enqueue_request))  # noqa: B010  # for mypy
 
     def _read_filter(self) -> FilterInfo | None:
         """Return the fill of all filters, or None if one does not exist any more."""
@@ -488,6 +490,20 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
             self._fail(error)
             raise
         return True
+
+    def _enqueue_by(self, own: Callable[[Request], bool], request: Request) -> bool:
+        """Call a subclass's `enqueue_request`; end the crawl if a command of its own fails, since Scrapy goes on."""
+        try:
+            return own(request)
+        except FAULTS as error:
+            if not self._has_ended:
+                refusal = RefusedError(
+                    f"SCHEDULER = {path_of(type(self))!r}: a command in its enqueue_request failed "
+                    f"({describe(error)}), and the request would be lost; leave the key {self._filter_key!r} to the "
+                    "filter, and call super().enqueue_request(request)"
+                )
+                self._fail(refusal)
+            raise
 
     def next_request(self) -> Request | None:
         """Take the request with the highest priority.

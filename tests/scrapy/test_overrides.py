@@ -322,6 +322,20 @@ def test_stats_of_a_scheduler(opened_with: Opened) -> None:
     assert [stats.get_value(name) for name in ("scheduler/enqueued/redis", "dupefilter/filtered")] == [1, 1]
 
 
+def test_failing_enqueue_request(opened_with: Opened) -> None:
+    """A command of Redis that fails in a scheduler's own `enqueue_request` ends the crawl, which keeps its requests."""
+
+    def enqueue_request(self: Any, request: Request) -> bool:
+        self.server.zadd(self.df.key, {request.url: 1})
+        return True
+
+    scheduler = opened_with("scheduler", {"enqueue_request": enqueue_request})
+    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+        scheduler.enqueue_request(page(1))
+    assert scheduler._has_ended
+    assert scheduler._holds_pages
+
+
 def test_attributes_of_a_queue(opened: Opened) -> None:
     """A queue's own serializer writes the requests, and its own spider has their callbacks."""
     scheduler = opened(SCHEDULER_QUEUE_CLASS=f"{__name__}.OwnQueue")
