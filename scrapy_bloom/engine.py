@@ -25,7 +25,7 @@ from scrapy_bloom.transport.failures import FAULTS, describe
 
 logger = get_logger(__name__)
 
-# The close reason of a crawl whose data in Redis cannot be used.
+# The close reason of a crawl that cannot go on.
 UNUSABLE = "bloomfilter_error"
 
 # The differences between the supported versions of Scrapy, each with a name.
@@ -47,7 +47,7 @@ _NO_METHOD = re.compile(r"Method '(\w+)' not found in")
 def end_crawl(crawler: Crawler, error: Exception, runtime: Runtime = RUNTIME) -> None:
     """Log an error, and tell the engine to end the crawl, without waiting."""
     if isinstance(error, (BloomError, *FAULTS)):
-        logger.error("The crawl ends, because its data in Redis cannot be used: %s", describe(error))
+        logger.error("The crawl ends early: %s", describe(error))
     else:
         logger.error("The crawl ends by a fault of scrapy-bloom; please report it", exc_info=error)
     report_at_exit(describe(error))
