@@ -245,7 +245,10 @@ class World:
         keeps = self.places.held_by_all() | self.places.stored(emptied)
         if kind in ("flushall", "rollback"):  # the workers offer forgotten start requests again
             starts = (each.worker._starts for each in self.alive if not each.worker.is_stopping)
-            keeps |= pages_of(offer.member for offers in starts for offer in offers)
+            again = pages_of(offer.member for offers in starts for offer in offers)
+            # A shared filter outlives the queues that are emptied, and knows their requests.
+            known = self.places.stored() - self.places.stored(emptied) if self.plan.spiders > 1 else set()
+            keeps |= again - known
         if kind in _HARMLESS and not emptied:
             keeps |= self.found_pages - self.site.closure(self.places.orphaned())
         keeps = self.site.closure(keeps) if leads_on else keeps
