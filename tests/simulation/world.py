@@ -32,6 +32,8 @@ from tests.support.script_server import ScriptServer
 
 # Virtual seconds after which a crawl counts as endless.
 _LIMIT_SECONDS = 600.0
+# The server's clock counts milliseconds.
+_ROUNDED = 0.002
 # Workers started one after another at the end, for the remaining requests.
 _MAX_LATE_STARTS = 6
 # Losses that leave the requests of the queue, and its filter.
@@ -169,11 +171,12 @@ class World:
         self.log(f"{queue} {name} {_shown(call.arguments)}: {_shown(reply)}", f"{worker} >")
         process = next(each for each in self.processes if each.name == worker)
         match name, reply:
-            case "join", [b"OK", crawl, _, origin, *_]:
+            case "join", [b"OK", crawl, _, origin, *_, news]:
                 self._note_contact(worker, queue)
                 if call.arguments[5]:  # a new registration
                     self._returned.pop((worker, queue), None)
                 self._note_join(queue, crawl, origin)
+                self._note_emptied(queue, *map(int, news[2:4]))
             case "sync", [b"OK", record, taken, _, _, _, found]:
                 if arrives:
                     process.answers[queue] = record, pages_of(taken[1::2])
@@ -194,7 +197,7 @@ class World:
 
     def _note_contact(self, worker: str, queue: str) -> None:
         at = worker, queue
-        if self.hub.now - self._heard.get(at, self.hub.now) > self.plan.lease:
+        if self.hub.now - self._heard.get(at, self.hub.now) > self.plan.lease + _ROUNDED:
             self._returned[at] = self.hub.now
         self._heard[at] = self.hub.now
 
@@ -211,7 +214,7 @@ class World:
     def _note_others(self, worker: str, queue: str, others: Others | None) -> None:
         for dead in others.dead if others else ():
             self._works.pop(dead.name, None)
-            if self.hub.now - self._returned.get((worker, queue), -math.inf) < self.plan.lease:
+            if self.hub.now - self._returned.get((worker, queue), -math.inf) < self.plan.lease - _ROUNDED:
                 self.found("away", f"{worker} was away, and presumes {dead.name} dead")
             for alive in (each for each in self.alive if each.name == dead.name):
                 pages = _held_by(alive).union(*(taken for _, taken in alive.answers.values()))
@@ -245,10 +248,7 @@ class World:
         keeps = self.places.held_by_all() | self.places.stored(emptied)
         if kind in ("flushall", "rollback"):  # the workers offer forgotten start requests again
             starts = (each.worker._starts for each in self.alive if not each.worker.is_stopping)
-            again = pages_of(offer.member for offers in starts for offer in offers)
-            # A shared filter outlives the queues that are emptied, and knows their requests.
-            known = self.places.stored() - self.places.stored(emptied) if self.plan.spiders > 1 else set()
-            keeps |= again - known
+            keeps |= pages_of(offer.member for offers in starts for offer in offers)
         if kind in _HARMLESS and not emptied:
             keeps |= self.found_pages - self.site.closure(self.places.orphaned())
         keeps = self.site.closure(keeps) if leads_on else keeps
@@ -279,12 +279,7 @@ class World:
         self.excused |= pages_of(process.worker.local) | outbox & process.links_of_local
         self.again.update(_held_by(process))
         self.interrupted.update(page for queue, _ in keys for page in self.places.leased(queue, process.name))
-        # What it had offered again is now lost with the queues that the others will empty, which they must report.
-        emptied = self._emptied() if self.has_lost else []
-        gone = self.found_pages - set(self.fetched) - self.places.stored(emptied) - self.places.held_by_all()
-        if gone & self.places.stored() - self.exempt:
-            self.witnesses += self.alive
-            self.is_reported = False
+        gone = self.found_pages - set(self.fetched) - self.places.stored() - self.places.held_by_all()
         roots = gone & outbox & set(self.site.roots[process.slot])
         roots -= {page for page in roots if self.places.is_known(b"%d" % page)}
         self.found_pages -= roots
@@ -299,6 +294,17 @@ class World:
             self._begin_generation(queue)
         self._ended.discard(queue)
         self._crawls.add((queue, crawl))
+
+    def _note_emptied(self, queue: str, lost: int, is_new: int) -> None:
+        """Exempt the pages of a queue of an older crawl, which a join has emptied, and counted as lost.
+
+        Workers queue there until they know of the loss, also what others would offer again.
+        """
+        known = self.places.stored() | self.places.held_by_all()
+        gone = (self.found_pages & self.places.in_partition(queue)) - set(self.fetched) - known - self.exempt
+        if is_new and 0 < len(gone) <= lost:
+            self.log(f"emptied: {sorted(gone)}")
+            self.exempt |= gone
 
     def _note_deletion(self, process: Process, queue: str, crawl: bytes, mode: str) -> None:
         """Check the deletion of a crawl in a partition, of which the first one's comes first."""
