@@ -16,7 +16,7 @@ from scrapy_bloom.command import reports_at_exit
 from scrapy_bloom.errors import BloomError, ConfigError, RefusedError
 from scrapy_bloom.queue.keys import key_of
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, load_component
+from scrapy_bloom.settings import BloomSettings, load_component, path_of
 from scrapy_bloom.transport.connect import connect, disconnect, require_usable
 from scrapy_bloom.transport.failures import UNKNOWN, advice_for, describe
 from scrapy_bloom.transport.retry import (
@@ -235,8 +235,8 @@ class RedisPipeline(WaitingPipeline, pipelines.RedisPipeline):  # type: ignore[m
         if spider is None and self._crawler is not None:
             spider = self._crawler.spider
         if spider is None:
-            name = f"{type(self).__module__}.{type(self).__qualname__}"
-            raise ConfigError(f"{name}.from_crawler: knows no spider; return super().from_crawler(crawler) in it")
+            fault = f"{path_of(type(self))}.from_crawler: knows no spider"
+            raise ConfigError(f"{fault}; return super().from_crawler(crawler) in it")
         key = value = None
         if not self._has_own_process:
             # Encoded here, so that a value of a wrong type fails alone.

@@ -193,7 +193,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         Raises:
             ConfigError: a setting is invalid, or names a class that this scheduler cannot use.
         """
-        require_methods("SCHEDULER", f"{cls.__module__}.{cls.__qualname__}", cls, BloomScheduler, OF_SCHEDULERS)
+        require_methods("SCHEDULER", path_of(cls), cls, BloomScheduler, OF_SCHEDULERS)
         if not is_unfiltered(settings):
             require_dupefilter(settings.get("DUPEFILTER_CLASS"))
         require_queue(settings.get("SCHEDULER_QUEUE_CLASS"))
@@ -447,10 +447,9 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
                 each.hold_pages = self.hold_pages
             elif is_copy(type(each), pipelines.RedisPipeline, "_process_item") and not self._config.retry_failed:
                 logger.warning(
-                    "ITEM_PIPELINES: %s.%s loses the items of an outage of Redis, whose pages count as done. Derive it "
+                    "ITEM_PIPELINES: %s loses the items of an outage of Redis, whose pages count as done. Derive it "
                     "from scrapy_bloom.RedisPipeline, whose items wait",
-                    type(each).__module__,
-                    type(each).__qualname__,
+                    path_of(type(each)),
                 )
 
     # Scrapy's calls.
@@ -941,7 +940,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
     def _refuse_call(self, name: str, *_: object, **__: object) -> None:
         """End the crawl of a subclass that changes the queue or the filter beside the worker."""
         error = ConfigError(
-            f"SCHEDULER = {f'{type(self).__module__}.{type(self).__qualname__}'!r}: something calls {name}, beside the "
+            f"SCHEDULER = {path_of(type(self))!r}: something calls {name}, beside the "
             "script that checks, queues and leases requests; call super().enqueue_request(request) instead, mark known "
             "URLs by `scrapy bloom import --from-file FILE` before the crawl, set SCHEDULER_FLUSH_ON_START = True to "
             "delete a crawl, or use scrapy-redis's SCHEDULER"
