@@ -125,7 +125,7 @@ TTL = Option[float | None](
     "seconds for which the filter remembers a request, up to 1.25 times as long; 0: forever",
     # Idle workers ask Redis again within 0.6 s, and must find the filter that they have asked before.
     least=1.0,
-    # Redis cannot add more than that to the present.
+    # Thirty years. Redis refuses an expiry whose ms, added to the present, exceed 64 bits.
     limit=math.nextafter(1e9, math.inf),
     rule="be 0 (forever) or from 1 to 1e9 seconds",
 )
