@@ -235,8 +235,8 @@ class RedisPipeline(WaitingPipeline, pipelines.RedisPipeline):  # type: ignore[m
         if spider is None and self._crawler is not None:
             spider = self._crawler.spider
         if spider is None:
-            fault = f"{path_of(type(self))}.from_crawler: knows no spider"
-            raise ConfigError(f"{fault}; return super().from_crawler(crawler) in it")
+            name = path_of(type(self))
+            raise ConfigError(f"{name}.from_crawler: knows no spider; return super().from_crawler(crawler) in it")
         key = value = None
         if not self._has_own_process:
             # Encoded here, so that a value of a wrong type fails alone.
