@@ -60,7 +60,7 @@ from scrapy_bloom.report import (
     warn_about_memory,
 )
 from scrapy_bloom.runtime import RUNTIME, Runtime
-from scrapy_bloom.settings import BloomSettings, is_copy, path_of, read_flag
+from scrapy_bloom.settings import BloomSettings, is_or_copies, path_of, read_flag
 from scrapy_bloom.start_data import StartData, data_of, is_start, why_it_pops
 from scrapy_bloom.stats import guard_stats
 from scrapy_bloom.text import as_text, get_logger, plural
@@ -310,7 +310,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         """Return the start data of scrapy-redis's spiders, unless the spider pops them by itself."""
         spider = self.spider
         if not isinstance(spider, RedisMixin):
-            if is_copy(type(spider), RedisMixin, "next_requests"):
+            if is_or_copies(type(spider), RedisMixin, "next_requests"):
                 way = "Derive it from scrapy_bloom.RedisSpider or RedisCrawlSpider"
                 logger.warning(_POPS, spider.name, "its RedisMixin is a copy of scrapy-redis's", way)
             return None
@@ -445,7 +445,7 @@ class BloomScheduler(Scheduler):  # type: ignore[misc]  # scrapy-redis has no ty
         for each in found:
             if isinstance(each, WaitingPipeline):
                 each.hold_pages = self.hold_pages
-            elif is_copy(type(each), pipelines.RedisPipeline, "_process_item") and not self._config.retry_failed:
+            elif is_or_copies(type(each), pipelines.RedisPipeline, "_process_item") and not self._config.retry_failed:
                 logger.warning(
                     "ITEM_PIPELINES: %s loses the items of an outage of Redis, whose pages count as done. Derive it "
                     "from scrapy_bloom.RedisPipeline, whose items wait",

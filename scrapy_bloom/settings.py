@@ -369,8 +369,8 @@ def is_a(kind: object, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
 
 
-def is_copy(kind: object, original: type, method: str) -> bool:
-    """Return whether the value of a setting derives from a class of this name with this method.
+def is_or_copies(kind: object, original: type, method: str) -> bool:
+    """Return whether the value of a setting is a class, a copy of it, or derived from one: by its name and a method.
 
     Projects have copies of scrapy-redis in their trees, whose classes behave as the originals.
     """

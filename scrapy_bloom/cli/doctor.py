@@ -37,7 +37,7 @@ from scrapy_bloom.queue.inspection import first_request
 from scrapy_bloom.queue.keys import FilterKey
 from scrapy_bloom.queue.request_queue import RequestQueue
 from scrapy_bloom.scheduler import BloomScheduler
-from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, is_copy, load_setting
+from scrapy_bloom.settings import PICKLE, RETRY_FAILED, BloomSettings, is_a, is_or_copies, load_setting
 from scrapy_bloom.start_data import bypasses_fetch_data, start_key_of
 from scrapy_bloom.text import as_error_rate, as_number, as_size, as_text, plural
 from scrapy_bloom.transport import failures
@@ -208,7 +208,7 @@ def spider(crawl: Crawl) -> Findings:
     if crawl.leases and is_a(crawl.spider, RedisMixin) and bypasses_fetch_data(crawl.spider):
         action = "iterate over self.fetch_data(self.redis_key, self.redis_batch_size) in its next_requests"
         yield loss(f"{path} pops its start URLs", "a dead worker loses the popped ones", action)
-    elif crawl.leases and not crawl.is_fed and is_copy(crawl.spider, RedisMixin, "next_requests"):
+    elif crawl.leases and not crawl.is_fed and is_or_copies(crawl.spider, RedisMixin, "next_requests"):
         action = "derive it from scrapy_bloom.RedisSpider or RedisCrawlSpider"
         harm = "a dead worker loses the start URLs that it has popped"
         yield loss(f"{path} derives from a copy of scrapy-redis's RedisMixin", harm, action)
@@ -221,7 +221,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
     level, then = (advice, ": the next run fetches their pages again") if crawl.retries else (loss, "")
     for path in [each for each, order in given.items() if order is not None]:
         kind = or_none(partial(load_object, path))
-        if is_copy(kind, pipelines.RedisPipeline, "_process_item") and not is_a(kind, RedisPipeline):
+        if is_or_copies(kind, pipelines.RedisPipeline, "_process_item") and not is_a(kind, RedisPipeline):
             action = "set 'scrapy_bloom.RedisPipeline', or derive the class from it"
             yield level(f"ITEM_PIPELINES: {path}", f"it loses the items of an outage of Redis{then}", action)
     yield "none of scrapy-redis's, which lose the items of an outage"
@@ -230,7 +230,7 @@ def item_pipelines(crawl: Crawl) -> Findings:
 def stats_collector(crawl: Crawl) -> Findings:
     """Check that the stats, which Scrapy counts for each page, need no server."""
     text, action = (crawl.show("STATS_CLASS"), "remove it; `scrapy bloom info --json` has the crawl's numbers")
-    if is_copy(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector, "inc_value"):
+    if is_or_copies(or_none(lambda: load_object(crawl.settings["STATS_CLASS"])), RedisStatsCollector, "inc_value"):
         harm = "it calls Redis for each stat of a page, which blocks the crawl, and misses those of an outage"
         yield advice(text, harm, action)
     yield text

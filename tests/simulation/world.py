@@ -300,9 +300,11 @@ class World:
 
         Workers queue there until they know of the loss, also what others would offer again.
         """
+        if not is_new:
+            return
         known = self.places.stored() | self.places.held_by_all()
         gone = (self.found_pages & self.places.in_partition(queue)) - set(self.fetched) - known - self.exempt
-        if is_new and 0 < len(gone) <= lost:
+        if 0 < len(gone) <= lost:
             self.log(f"emptied: {sorted(gone)}")
             self.exempt |= gone
 
